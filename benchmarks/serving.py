@@ -128,7 +128,7 @@ def ready(url: str) -> bool:
 
 def request_of(row: np.ndarray) -> bytes:
     """Return the bytes of a client's request for one row."""
-    body, length = protocol.write_request(protocol.InferRequest([protocol.Tensor("x", row)], binary=True))
+    body, length = protocol.write_request(protocol.InferRequest([protocol.MessageTensor("x", row)], binary=True))
     head = (
         "POST /v2/models/model/infer HTTP/1.1\r\nHost: localhost\r\n"
         f"Content-Length: {len(body)}\r\nInference-Header-Content-Length: {length}\r\n\r\n"

@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.paths import is_address
-from fluid.checkpoint import RENAME_THEM, PathLike, Rename, Source, newest_checkpoint, source_of
+from fluid.checkpoint import RENAME_THEM, ArraySource, PathLike, Rename, newest_checkpoint, source_of
 from fluid.compat.name_hints import KnownAttributes
 from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting, not_copied
 from fluid.distributed import group
@@ -23,15 +23,15 @@ from fluid.reader.base import ReaderLike, is_reader
 from fluid.reader.buckets import Buckets, Ladders
 from fluid.reader.columns import check_feed, read_feed
 from fluid.reader.converter import Converter
+from fluid.reader.data_frame import check_reader
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.reader.table import check_reader
 from fluid.runtime import Request, Results, Session
 from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
 from fluid.runtime.prediction import (
     Ensemble,
     FastPath,
-    Plan,
+    InferencePlan,
     constant,
     continued,
     ensemble_session,
@@ -189,7 +189,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, InferencePlan] = {}
         self._fast_path = FastPath()
 
     @property
@@ -447,7 +447,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
             )
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
-    def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> Plan:
+    def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> InferencePlan:
         """Return the Plan, a prepared step, for calls that feed the names in `feed` and return those in `fetch`."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
@@ -461,7 +461,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None
         checked = program if fetch is None else None
-        return Plan(feeds, overrides, step, padded, names, program.batch_sizes, draw, checked)
+        return InferencePlan(feeds, overrides, step, padded, names, program.batch_sizes, draw, checked)
 
     def _draw(self) -> Draw | None:
         """Return the random key for the next call, computed from the next seed in `self.seeds`."""
@@ -489,7 +489,7 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
     return export.load(path).program(entry, place)
 
 
-def _source(given: Any) -> Source:
+def _source(given: Any) -> ArraySource:
     """Return the Source (named arrays) of parameters in a file, in an exported model, or in a mapping of arrays."""
     if isinstance(given, Mapping):
         return source_of(given)
@@ -499,7 +499,7 @@ def _source(given: Any) -> Source:
     if not isinstance(given, export.Artifact) and not (is_path and export.is_artifact(given)):
         return source_of(given)
     found = export.load(given)
-    return Source(found.arrays, str(found.path), table=found.table)
+    return ArraySource(found.arrays, str(found.path), table=found.table)
 
 
 def _saved_by_the_original(path: Any) -> Any:

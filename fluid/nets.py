@@ -16,7 +16,7 @@ from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import CHANNELS_FIRST, Padding
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
-from fluid.reader.table import Table
+from fluid.reader.data_frame import Table
 
 __getattr__ = getattr_of(__name__)
 

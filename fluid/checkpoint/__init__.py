@@ -19,7 +19,7 @@ from fluid.checkpoint.integrity import NONSENSE, check_structure, natural
 from fluid.checkpoint.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, LoadReport, check_match, choose
 from fluid.checkpoint.recognize import instead, recognized
 from fluid.checkpoint.safetensors import is_safetensors
-from fluid.checkpoint.source import Parameters, Rename, Source, newest_checkpoint, renamed, source_of
+from fluid.checkpoint.source import ArraySource, Parameters, Rename, newest_checkpoint, renamed, source_of
 from fluid.checkpoint.state_dict import NameTable, StateDictReport, fit, read_state_dict
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "RENAME_THEM",
     "Rename",
     "TAKE_A_PART",
-    "Source",
+    "ArraySource",
     "StateDictReport",
     "NameTable",
     "check_match",

@@ -10,7 +10,7 @@ from typing import Any
 from fluid import errors
 from fluid._util.globs import select
 from fluid._util.text import counted, shape_text
-from fluid.checkpoint.source import Source
+from fluid.checkpoint.source import ArraySource
 
 log = logging.getLogger("fluid")
 _LISTED = 10
@@ -146,7 +146,7 @@ def check_match(
 
 
 def choose(
-    source: Source,
+    source: ArraySource,
     wanted: Wanted,
     skip: str | Sequence[str] = (),
     *,
@@ -215,7 +215,7 @@ def choose(
     return LoadReport(source.where, taken, missing, extra, skipped)
 
 
-def _nothing(source: Source, wanted: Wanted) -> str:
+def _nothing(source: ArraySource, wanted: Wanted) -> str:
     """Return the error message for a source of which a program would take no array."""
     nearest = next(filter(None, (_nearest(n, list(source.arrays)) for n in wanted)), "")
     return (

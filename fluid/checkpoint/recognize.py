@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fluid.checkpoint.folder import META, STEP
 
 
-class _Kind(NamedTuple):
+class _FileKind(NamedTuple):
     """A kind of file or folder.
 
     Attributes:
@@ -23,74 +23,74 @@ class _Kind(NamedTuple):
 
 _NAMES = 'rename={"NAME THERE": "NAME HERE"} says which array is which'
 _KINDS = {
-    "exported": _Kind(
+    "exported": _FileKind(
         "an exported model, which holds its program too",
         "fluid.Inferencer(param_path={path}) runs it without infer_func; "
         "trainer.load_params(fluid.Inferencer(param_path={path}).session.params()) takes its parameters alone",
         "fluid.Inferencer(param_path={path})",
     ),
-    "training step": _Kind(
+    "training step": _FileKind(
         "an exported training step, which makes updates and no predictions",
         "standalone.load({path}).arrays, by the standalone.py in it, has its arrays by name",
         "standalone.load({path}), by the standalone.py in it, runs it; trainer.save_inference_model(...) exports a "
         "model",
     ),
-    "parameters": _Kind(
+    "parameters": _FileKind(
         "a file of parameters, which holds no program",
         "trainer.load_params({path})",
         "fluid.Inferencer(program, param_path={path}) runs it with the program function; "
         'fluid.io.save_inference_model("model.fluid", program, {path}) exports a model',
     ),
-    "checkpoints": _Kind(
+    "checkpoints": _FileKind(
         "a folder of checkpoints",
         "fluid.Inferencer(program, checkpoint={path}) runs the newest one, and "
         "trainer.load_params(fluid.Inferencer(program, checkpoint={path}).session.params()) starts from it",
         "fluid.Inferencer(program, checkpoint={path}) runs the newest one; trainer.save_inference_model(...) exports a "
         "model",
     ),
-    "checkpoint": _Kind(
+    "checkpoint": _FileKind(
         "one checkpoint of a folder",
         "fluid.Inferencer(program, checkpoint={parent}) takes the folder, and runs the newest one",
         "fluid.Inferencer(program, checkpoint={parent}) takes the folder, and runs the newest one",
     ),
-    "online": _Kind(
+    "online": _FileKind(
         "the folder of a fluid.OnlineTrainer",
         "fluid.Inferencer(program, checkpoint={checkpoints}) runs its newest checkpoint",
         "fluid.OnlineTrainer(..., publish_to=...) publishes models; fluid.Inferencer(program, "
         "checkpoint={checkpoints}) runs its newest checkpoint",
     ),
-    "original": _Kind(
+    "original": _FileKind(
         "a model that PaddlePaddle Fluid saved",
         "fluid.Inferencer(param_path={path}) runs it without infer_func; "
         "trainer.load_params(fluid.io.load_inference_model({path})[0].params) takes its parameters alone",
         "fluid.Inferencer(param_path={path}); `python -m fluid convert` makes a file for servers",
     ),
-    "original parameters": _Kind(
+    "original parameters": _FileKind(
         "parameters that PaddlePaddle Fluid saved",
         "trainer.load_params(fluid.io.load_fluid_params({path})); names= names the variables where one file holds all",
         "fluid.Inferencer(program, params=fluid.io.load_fluid_params({path}))",
     ),
-    "versions": _Kind(
+    "versions": _FileKind(
         "a folder with versions of an exported model",
         "fluid.Inferencer(param_path={newest}) runs one of them",
         'fluid.serve({"model": {path}}) serves the newest, fluid.Inferencer(param_path={newest}) runs one of them',
     ),
-    "safetensors": _Kind(
+    "safetensors": _FileKind(
         "a safetensors file under another name",
         "rename the file to {stem}.safetensors: trainer.load_params('{stem}.safetensors')",
         "rename the file to {stem}.safetensors: fluid.Inferencer(program, param_path='{stem}.safetensors')",
     ),
-    "npz": _Kind(
+    "npz": _FileKind(
         "an .npz file of NumPy",
         "trainer.load_params(dict(numpy.load({path}))), where " + _NAMES,
         "fluid.Inferencer(program, params=dict(numpy.load({path}))), where " + _NAMES,
     ),
-    "npy": _Kind(
+    "npy": _FileKind(
         "one array that NumPy saved, without a name",
         'trainer.load_params({"fc_0.w_0": numpy.load({path})}, strict=False)',
         "fluid.Inferencer(program, param_path=...) needs a file of trainer.save_params",
     ),
-    "torch": _Kind(
+    "torch": _FileKind(
         "a file of PyTorch",
         "trainer.load_params({name: value.numpy() for name, value in torch.load({path}).items()}), where " + _NAMES
         + "; weights of torch.nn.Linear are transposed here. Or save it by safetensors.torch.save_file(state_dict, "
@@ -98,14 +98,14 @@ _KINDS = {
         "fluid.Inferencer(program, params={name: value.numpy() for name, value in torch.load({path}).items()}, "
         "rename=...), with a program function of fluid; weights of torch.nn.Linear are transposed here",
     ),
-    "keras": _Kind(
+    "keras": _FileKind(
         "a file of Keras (HDF5)",
         "trainer.load_params({w.path: w.numpy() for w in keras.saving.load_model({path}).weights}), where " + _NAMES
         + ". Or give a table of names: fluid.io.load_state_dict(trainer, {path}, table)",
         "fluid.Inferencer(program, params={w.path: w.numpy() for w in keras.saving.load_model({path}).weights}, "
         "rename=...), with a program function of fluid",
     ),
-    "pickle": _Kind(
+    "pickle": _FileKind(
         "a pickle file, which may run anything when it is read",
         "read it where you trust it, and give arrays by name: trainer.load_params({name: array, ...})",
         "read it where you trust it, and give arrays by name: fluid.Inferencer(program, params={name: array, ...})",

@@ -127,7 +127,7 @@ def _number(sign: str, texts: Mapping[str, str]) -> str:
 Parameters = PathLike | Mapping[str, Any]
 
 
-class Source(NamedTuple):
+class ArraySource(NamedTuple):
     """Arrays that can be loaded into a program.
 
     Attributes:
@@ -160,15 +160,15 @@ class Source(NamedTuple):
             f"that was saved: table = fluid.io.load_table(path)"
         )
 
-    def renamed(self, rename: Rename) -> "Source":
+    def renamed(self, rename: Rename) -> "ArraySource":
         """Return the arrays under other names, see `fluid.checkpoint.renamed`."""
         names = renamed({name: name for name in self.arrays}, rename, self.where)
         arrays = {new: self.arrays[old] for new, old in names.items()}
         sites = {new: self.sites[old] for new, old in names.items() if old in self.sites}
-        return Source(arrays, self.where, sites, self.table)
+        return ArraySource(arrays, self.where, sites, self.table)
 
 
-def source_of(given: Parameters) -> Source:
+def source_of(given: Parameters) -> ArraySource:
     """Return the arrays of a file, or of a mapping, as a Source.
 
     Args:
@@ -182,13 +182,13 @@ def source_of(given: Parameters) -> Source:
       (2,)
     """
     if isinstance(given, Mapping):
-        return Source({name: np.asarray(value) for name, value in given.items()}, "the given parameters")
+        return ArraySource({name: np.asarray(value) for name, value in given.items()}, "the given parameters")
     if not isinstance(given, str | os.PathLike):
         raise errors.ArgumentTypeError(f"found {type(given).__name__}, expected {_arrays_of(given)}")
     found = load_file(given)
     # In a file of Session.save, names of optimizer state and counters begin with "@". They are not parameters.
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
-    return Source(arrays, os.fspath(given), found.sites, found.table)
+    return ArraySource(arrays, os.fspath(given), found.sites, found.table)
 
 
 def _arrays_of(given: Any) -> str:
@@ -201,7 +201,7 @@ def _arrays_of(given: Any) -> str:
     return 'a file of trainer.save_params, or arrays by name: {"fc_0.w_0": array, "fc_0.b_0": array}'
 
 
-def newest_checkpoint(path: PathLike) -> Source:
+def newest_checkpoint(path: PathLike) -> ArraySource:
     """Return the parameters and states of the newest whole checkpoint in a folder. The folder is not changed.
 
     Args:
@@ -238,7 +238,7 @@ def newest_checkpoint(path: PathLike) -> Source:
         ) from error
     arrays = {name: array for name, array in read.items() if not name.startswith("@")}
     meta = folder.meta(step)
-    return Source(arrays, f"checkpoint {step} in {str(path)!r}", meta.get("sites") or {}, meta.get("table"))
+    return ArraySource(arrays, f"checkpoint {step} in {str(path)!r}", meta.get("sites") or {}, meta.get("table"))
 
 
 def _brief(value: Any) -> str:

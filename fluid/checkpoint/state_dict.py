@@ -20,7 +20,7 @@ from fluid.checkpoint import safetensors
 from fluid.checkpoint.array_files import load_file
 from fluid.checkpoint.match import Wanted
 from fluid.checkpoint.recognize import instead, recognized
-from fluid.checkpoint.source import RenameRule, Source
+from fluid.checkpoint.source import ArraySource, RenameRule
 
 # A dict from patterns of names in the file to names in the program. A value is a name, or a list of names among which
 # the array is split. It may also be a pair: one of these, and "transpose" or the order of the axes.
@@ -227,7 +227,7 @@ class _Share(NamedTuple):
 
 def fit(
     given: PathLike | Mapping[str, Any], table: NameTable, wanted: Wanted, ignore: str | Sequence[str] = ()
-) -> tuple[Source, StateDictReport]:
+) -> tuple[ArraySource, StateDictReport]:
     """Convert the weights of another library to the parameters of a program; see `fluid.io.load_state_dict`.
 
     Args:
@@ -259,7 +259,7 @@ def fit(
     if problems:
         _raise(where, problems)
     lines = tuple(_line(row, [s for s in shares if s.row is row and s.target in here], found, arrays) for row in rows)
-    return Source(arrays, where), StateDictReport(where, taken, tuple(ignored), tuple(kept), lines)
+    return ArraySource(arrays, where), StateDictReport(where, taken, tuple(ignored), tuple(kept), lines)
 
 
 def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list[_Share], list[str]]:

@@ -12,7 +12,7 @@ from fluid.core import LoDTensor
 __all__ = ["LoDTensor", "create_lod_tensor", "create_random_int_lodtensor"]
 
 
-class Single(np.ndarray):
+class ScalarArray(np.ndarray):
     """An array of one element that converts to a number in every NumPy version, as in `"%f" % loss`.
 
     Example:

@@ -52,10 +52,20 @@ from fluid.core.frame import (
     warn_once,
 )
 from fluid.core.layout import Gathering, Layout
-from fluid.core.loop_body import Body, Stack, Staged, Stages, check_stages, inner_frame, leave, stack_axes, stack_depth
+from fluid.core.loop_body import (
+    Body,
+    StackedBody,
+    Staged,
+    Stages,
+    check_stages,
+    inner_frame,
+    leave,
+    stack_axes,
+    stack_depth,
+)
 from fluid.core.name_scopes import NameScope, name_scope
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
-from fluid.core.reduction import Part, Reduced, Reduction
+from fluid.core.reduction import Contribution, Reduced, Reduction
 from fluid.core.scope import Scope, own_array
 from fluid.core.sequence import (
     LoDTensor,
@@ -124,7 +134,7 @@ __all__ = [
     "NestedSequenceBatch",
     "Parameter",
     "ParameterSpec",
-    "Part",
+    "Contribution",
     "Program",
     "Reduced",
     "Reduction",
@@ -133,7 +143,7 @@ __all__ = [
     "Shapes",
     "Shared",
     "SharedFunction",
-    "Stack",
+    "StackedBody",
     "Staged",
     "Stages",
     "Value",

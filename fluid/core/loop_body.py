@@ -2,7 +2,7 @@
 
 The first traced run of a program also runs each body once and creates its parameters outside the loop. The results of
 this run are stored, so each later trace runs the body only once. Random keys are computed from the iteration number. A
-`Stack` is a body that runs several times, each time with separate arrays.
+`StackedBody` is a body that runs several times, each time with separate arrays.
 """
 
 import math
@@ -19,7 +19,7 @@ from fluid.core.frame import TRAIN, Frame, Made, ParameterSpec, current_frame, r
 from fluid.core.variables import create_parameter, create_state
 
 
-class Found(NamedTuple):
+class BodyFindings(NamedTuple):
     """The results of the first run of a loop body. Later traces of the program reuse them.
 
     Attributes:
@@ -164,7 +164,7 @@ class Body:
         leave(self._frame, child, self._caller)
         return result
 
-    def _try_out(self, examples: Sequence[Any]) -> Found:
+    def _try_out(self, examples: Sequence[Any]) -> BodyFindings:
         frame = self._frame
         if not frame.discovering:  # the first traced run of the program did not reach this loop body
             return self._abstractly(examples)
@@ -174,9 +174,9 @@ class Body:
         for name in child.given.states.keys() - frame.given.states.keys():
             spec = frame.declared.arrays[name]
             frame.given.states[name] = np.zeros(spec.shape, jnp.dtype(spec.dtype))
-        return Found(tuple(sorted(child.made.states)), child.naming.counters, {})
+        return BodyFindings(tuple(sorted(child.made.states)), child.naming.counters, {})
 
-    def _abstractly(self, examples: Sequence[Any]) -> Found:
+    def _abstractly(self, examples: Sequence[Any]) -> BodyFindings:
         """Trace the function once without computing, and return the names and specs that the trace recorded."""
         children: list[Frame] = []
 
@@ -188,7 +188,7 @@ class Body:
         child = children[-1]
         known = self._frame.declared.arrays
         new = {n: s for n, s in child.declared.arrays.items() if s is not known.get(n)}
-        return Found(tuple(sorted(child.made.states)), child.naming.counters, new)
+        return BodyFindings(tuple(sorted(child.made.states)), child.naming.counters, new)
 
 
 def _advance(frame: Frame, counters: Mapping[str, int]) -> None:
@@ -264,7 +264,7 @@ def check_stages(owner: str, axis: str, count: int, size: int) -> None:
         )
 
 
-class Stack(Body):
+class StackedBody(Body):
     """A Body that runs `count` times, each time with separate arrays.
 
     Arrays whose names begin with `scope` are created as one stacked array `[count, ...]`. All runs share the arrays
@@ -341,7 +341,7 @@ class Stack(Body):
         child.naming.scopes = (self._scope,)
         return child
 
-    def _try_out(self, examples: Sequence[Any]) -> Found:
+    def _try_out(self, examples: Sequence[Any]) -> BodyFindings:
         return self._abstractly(examples)
 
     def _first_child(self) -> Frame:

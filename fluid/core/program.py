@@ -50,7 +50,7 @@ from fluid.core.frame import (
     running,
     warn,
 )
-from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
+from fluid.core.reduction import Contribution, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
 from fluid.core.variables import fold_name
 
@@ -94,7 +94,7 @@ class Applied:
     states: dict[str, Any]
     values: dict[str, Any]
     losses: list[Any]
-    parts: list[Part]
+    parts: list[Contribution]
     lookups: dict[str, list[Any]]
     rates: list[Any] = field(default_factory=list)
 

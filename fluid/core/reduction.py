@@ -78,7 +78,7 @@ def guess(shape: Sequence[int | None], doubt: str = "its program") -> Reduction:
     return Reduction("mean" if tuple(shape) in ((), (1,)) else "rows", doubt=doubt)
 
 
-class Part(NamedTuple):
+class Contribution(NamedTuple):
     """The contribution of one minibatch to the value of an output over several minibatches.
 
     Attributes:
@@ -102,7 +102,7 @@ def said_of(frame: Frame, value: Any) -> Reduction | None:
     return Reduction(reduced.kind, None, known, reduced.function, reduced.over_steps)
 
 
-def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Part:
+def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Contribution:
     """Return the contribution of one minibatch to the value of an output over several minibatches.
 
     Args:
@@ -113,12 +113,12 @@ def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Pa
     """
     if reduction.kind == "function":
         inner = zip(frame.fact(value, "reduced").parts, reduction.parts, strict=True)
-        return Part(tuple(part_of(frame, part, rule, examples) for part, rule in inner))
+        return Contribution(tuple(part_of(frame, part, rule, examples) for part, rule in inner))
     if reduction.kind != "mean":
-        return Part(value)
+        return Contribution(value)
     source = value if reduction.weight is None else frame.made.values[reduction.weight]
     known = frame.fact(source, "weight")
-    return Part(value, jnp.asarray(examples if known is None else known, jnp.float32))
+    return Contribution(value, jnp.asarray(examples if known is None else known, jnp.float32))
 
 
 # `_LAYOUT`: JAX primitives that return all or some elements of their first input unchanged.
@@ -157,7 +157,7 @@ class Noted(NamedTuple):
     weight: Any
 
 
-class Traced(NamedTuple):
+class TestTrace(NamedTuple):
     """One trace of a program in test mode.
 
     Attributes:
@@ -192,7 +192,7 @@ class _Kind(NamedTuple):
 _CONSTANT = _Kind("constant")
 
 
-def reductions_of(first: Traced, second: Traced | None, known: Sequence[Reduction | None]) -> list[Reduction]:
+def reductions_of(first: TestTrace, second: TestTrace | None, known: Sequence[Reduction | None]) -> list[Reduction]:
     """Return for each output of a program the rule that combines its values over several minibatches.
 
     Args:
@@ -224,7 +224,7 @@ class _Reading:
       second: a trace with equal equations and another batch size.
     """
 
-    def __init__(self, first: Traced, second: Traced):
+    def __init__(self, first: TestTrace, second: TestTrace):
         self._batches = (first.batch, second.batch)
         self._makers = {v: e for e in first.jaxpr.eqns for v in e.outvars}
         self._noted: dict[Any, Noted] = {}
@@ -494,7 +494,7 @@ def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
       False
     """
     first, second = (
-        Traced(rows, jaxpr, jaxpr.invars[len(jaxpr.invars) - given :], jaxpr.outvars, ()) for rows, jaxpr in traces
+        TestTrace(rows, jaxpr, jaxpr.invars[len(jaxpr.invars) - given :], jaxpr.outvars, ()) for rows, jaxpr in traces
     )
     found = reductions_of(first, second, [None] * len(first.outputs))
     doubts = (rule.doubt or "its last line" for rule in found if rule.kind != "rows" or rule.doubt)
@@ -591,7 +591,7 @@ def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
     return Reduction("function", None, tuple(rules), reduced.function, reduced.over_steps)
 
 
-def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, Any]) -> tuple[Traced, list[_Asked]]:
+def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, Any]) -> tuple[TestTrace, list[_Asked]]:
     asked: list[_Asked] = []
     named: list[tuple[str, str]] = []
 
@@ -616,4 +616,4 @@ def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, 
     values, made, weights = jax.tree.unflatten(jax.tree.structure(shapes), jaxpr.outvars)
     given = jaxpr.invars[len(jax.tree.leaves(arrays)) :]
     noted = [Noted(*name, value, weight) for name, value, weight in zip(named, made, weights, strict=True)]
-    return Traced(batch, jaxpr, given, values, noted), asked
+    return TestTrace(batch, jaxpr, given, values, noted), asked

@@ -14,9 +14,9 @@ from fluid import errors
 from fluid.checkpoint import PathLike, replaced
 from fluid.export.inference_function import InferenceFunction
 from fluid.export.save import ProgramFunction, chosen_arrays, program_of
-from fluid.export.signature import BATCH, Feed
+from fluid.export.signature import BATCH, FeedSignature
 from fluid.export.stablehlo import sized_forms
-from fluid.layers.kernels.layout import traced_for
+from fluid.layers.kernels.data_format import traced_for
 from fluid.runtime.fetch import Fetch
 
 _TOLERANCE = 1e-5
@@ -56,7 +56,7 @@ def save_onnx(
         raise errors.ArtifactError("to ONNX: the program draws random numbers, expected a program that draws none")
     arrays = chosen_arrays({"": function}, params, None)
     form = next(sized_forms(function.feeds, None, None))
-    feeds = [Feed.of(spec, form.dims[name]) for name, spec in function.feeds.items()]
+    feeds = [FeedSignature.of(spec, form.dims[name]) for name, spec in function.feeds.items()]
     sizes = form.symbols({})
     inputs = {name: shape for each in feeds for name, shape in _inputs(each, sizes).items()}
 
@@ -142,13 +142,13 @@ def _pooled(equation: Any, x: Any) -> Any:
     return jnp.reshape(found, (*x.shape[: first + 1], *found.shape[1:]))
 
 
-def _inputs(feed: Feed, sizes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+def _inputs(feed: FeedSignature, sizes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
     """Return shape and dtype of the ONNX inputs for a feed, by name: its data, and for sequences their lengths."""
     shapes = jax.tree.leaves(feed.abstract(sizes))
     return dict(zip(_input_names(feed), shapes, strict=True))
 
 
-def _input_names(feed: Feed) -> list[str]:
+def _input_names(feed: FeedSignature) -> list[str]:
     return [feed.name, f"{feed.name}.lengths", f"{feed.name}.inner_lengths"][: 1 + feed.lod_level]
 
 
@@ -156,7 +156,7 @@ def _output_name(index: int, name: str | None) -> str:
     return name or f"output_{index}"
 
 
-def _check(content: bytes, call: Any, feeds: Sequence[Feed]) -> None:
+def _check(content: bytes, call: Any, feeds: Sequence[FeedSignature]) -> None:
     """Check that ONNX Runtime and the function `call` compute equal results for random feeds of two sizes.
 
     Raises:
@@ -182,7 +182,7 @@ def _check(content: bytes, call: Any, feeds: Sequence[Feed]) -> None:
         ) from error
 
 
-def _drawn(feed: Feed, rows: int, steps: int, random: np.random.Generator) -> dict[str, np.ndarray]:
+def _drawn(feed: FeedSignature, rows: int, steps: int, random: np.random.Generator) -> dict[str, np.ndarray]:
     """Return random ONNX inputs for a feed, by name: the data, and for sequences their lengths, each at least 1."""
     shape = [d if isinstance(d, int) else rows if d == BATCH else steps for d in feed.dims]
     if np.issubdtype(feed.held, np.floating):

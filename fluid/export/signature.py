@@ -52,7 +52,7 @@ MANIFEST = {
 
 
 @dataclass(frozen=True)
-class Feed(FeedSpec):
+class FeedSignature(FeedSpec):
     """A feed (input) of an entry point of an exported model.
 
     Attributes:
@@ -62,12 +62,12 @@ class Feed(FeedSpec):
     dims: Dims = ()
 
     @classmethod
-    def of(cls, spec: FeedSpec, dims: Dims) -> "Feed":
+    def of(cls, spec: FeedSpec, dims: Dims) -> "FeedSignature":
         """Create a Feed from the declaration `spec` of a program's feed, with the dimensions `dims`."""
         return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, dims=dims)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Feed":
+    def from_json(cls, found: Mapping[str, Any]) -> "FeedSignature":
         """Create a Feed from the JSON that `to_json` returned; raise TypeError or ValueError for invalid values."""
         dims, level = tuple(found["dims"]), found["lod_level"]
         if level and len(dims) <= level:
@@ -175,7 +175,7 @@ class Entry:
       table: the Table that encodes raw rows as feeds, or None.
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[FeedSignature, ...]
     outputs: tuple[Output, ...]
     arrays: tuple[str, ...]
     functions: tuple[Function, ...]
@@ -204,7 +204,7 @@ class Entry:
         for output in found["outputs"]:
             jnp.dtype(output["dtype"])
         return cls(
-            feeds=tuple(map(Feed.from_json, found["feeds"])),
+            feeds=tuple(map(FeedSignature.from_json, found["feeds"])),
             outputs=tuple(Output(**{**o, "shape": tuple(o["shape"])}) for o in found["outputs"]),
             arrays=tuple(found["arrays"]),
             functions=tuple(Function(f["sizes"], f["file"]) for f in found["functions"]),

@@ -18,8 +18,8 @@ import numpy as np
 from fluid import errors
 from fluid.core import FeedSpec
 from fluid.export.inference_function import key_data
-from fluid.export.signature import BATCH, Dims, Entry, Feed, Function, Output
-from fluid.layers.kernels.layout import traced_for
+from fluid.export.signature import BATCH, Dims, Entry, FeedSignature, Function, Output
+from fluid.layers.kernels.data_format import traced_for
 from fluid.reader import Table
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -63,7 +63,7 @@ class Exported:
       note: the reason for more than one function, or None.
     """
 
-    feeds: tuple[Feed, ...]
+    feeds: tuple[FeedSignature, ...]
     functions: list[tuple[Function, bytes]]
     least: int
     note: str | None
@@ -122,7 +122,7 @@ def export(
     sized = False
     for form in candidates:
         sized |= form.fixed != [{}]
-        feeds = tuple(Feed.of(spec, form.dims[name]) for name, spec in function.feeds.items())
+        feeds = tuple(FeedSignature.of(spec, form.dims[name]) for name, spec in function.feeds.items())
         given = [
             (shapes, {feed.name: feed.abstract(symbols) for feed in feeds}, key)
             for symbols in map(form.symbols, form.fixed)

@@ -51,7 +51,7 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
     return looking.search(level, level.run(arguments)[1])
 
 
-class _Level:
+class _FunctionEquations:
     """The compiled equations of one function: the program, a loop body, or a branch.
 
     Args:
@@ -96,20 +96,20 @@ class _Looking:
 
     def __init__(self, rows: np.ndarray | None):
         self._rows = rows
-        self._levels: dict[int, tuple[Any, _Level]] = {}
+        self._levels: dict[int, tuple[Any, _FunctionEquations]] = {}
 
-    def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _Level:
+    def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _FunctionEquations:
         """Return the compiled equations of a function; a cache avoids a second compilation of a loop body."""
         if id(jaxpr) not in self._levels:
-            self._levels[id(jaxpr)] = (jaxpr, _Level(jaxpr, consts, targets))
+            self._levels[id(jaxpr)] = (jaxpr, _FunctionEquations(jaxpr, consts, targets))
         return self._levels[id(jaxpr)][1]
 
-    def search(self, level: _Level, read: Callable[[Any], Any]) -> Inside | None:
+    def search(self, level: _FunctionEquations, read: Callable[[Any], Any]) -> Inside | None:
         """Return the first non-finite named value in a function and its loops and branches, or None.
 
         Args:
           level: the compiled equations of the function.
-          read: a function that returns the value of a variable, from `_Level.run`.
+          read: a function that returns the value of a variable, from `_FunctionEquations.run`.
         """
         for event in level.events:
             name = labelled(event)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fluid.inspection.drawing import Drawing
-    from fluid.inspection.table import Summary
+    from fluid.inspection.summary_table import Summary
 
 __all__ = ["draw", "summary"]
 
@@ -47,7 +47,7 @@ def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequ
       >>> found.totals.trainable, found.totals.forward.flops
       (58, 1140.0)
     """
-    from fluid.inspection.table import summarize
+    from fluid.inspection.summary_table import summarize
 
     return summarize(target, batch_size, time, layers)
 

@@ -19,7 +19,7 @@ from fluid._util.text import counted
 from fluid.core.equations import is_literal
 from fluid.inspection.inspected import Inspected, inspect
 from fluid.inspection.partition import STEPS, Part, Partition, Sizes
-from fluid.inspection.table import Row, rows_of
+from fluid.inspection.summary_table import Row, rows_of
 
 
 class Flow:

@@ -128,7 +128,7 @@ class Sizes(NamedTuple):
     inner: int
 
 
-class Traced(NamedTuple):
+class TracedForward(NamedTuple):
     """The equations of one forward pass.
 
     Attributes:
@@ -144,7 +144,7 @@ class Traced(NamedTuple):
     names: list[str]
 
 
-def trace(program: Program, sizes: Sizes) -> Traced:
+def trace(program: Program, sizes: Sizes) -> TracedForward:
     """Trace one forward pass of a program in test mode, and return its equations; nothing is computed.
 
     Args:
@@ -166,7 +166,7 @@ def trace(program: Program, sizes: Sizes) -> Traced:
         closed, shapes = jax.make_jaxpr(forward, return_shape=True)(*arguments)
     applied = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
     variables, *_ = jax.tree.unflatten(jax.tree.structure(arguments), closed.jaxpr.invars)
-    return Traced(closed.jaxpr, applied, variables, names)
+    return TracedForward(closed.jaxpr, applied, variables, names)
 
 
 def stand_ins(program: Program, sizes: Sizes) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _stand_in(spec: FeedSpec, sample: Sequence[int] | None, sizes: Sizes) -> Any
 _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 
 
-class Piece(NamedTuple):
+class PartEquations(NamedTuple):
     """Some equations of a layer (a Part), and the number of times that one run of the program runs them.
 
     Attributes:
@@ -230,7 +230,7 @@ class Part:
     live: bool = False
     equations: list[Any] = field(default_factory=list)
     arrays: dict[str, None] = field(default_factory=dict)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[PartEquations] = field(default_factory=list)
     inside: list["Part"] = field(default_factory=list)
     steps: int | None = None
 
@@ -267,7 +267,7 @@ class Partition:
     lengths: set[Any] = field(default_factory=set)
 
 
-def partition(program: Program, traced: Traced) -> Partition:
+def partition(program: Program, traced: TracedForward) -> Partition:
     """Divide the traced equations of a program among its layers.
 
     An equation belongs to the layer of the first named value that needs this equation. Equations that come from
@@ -407,7 +407,7 @@ class _Level:
             else:
                 own.append(equation)
                 part.arrays |= {arrays[v]: None for v in equation.invars if _hashable(v) in arrays}
-        part.pieces.append(Piece([e for e in own if id(e) in live], self._times, self._partial))
+        part.pieces.append(PartEquations([e for e in own if id(e) in live], self._times, self._partial))
 
     def _look_into(self, part: Part, equation: Any, used: bool, arrays: Mapping[Any, str]) -> None:
         """Divide the body of a loop into parts; the remaining equations of the body belong to `part`, which runs it."""

@@ -23,7 +23,7 @@ from fluid.layers.base import (
     on_data,
     row_dims,
 )
-from fluid.layers.kernels.layout import along_axis, elementwise
+from fluid.layers.kernels.data_format import along_axis, elementwise
 from fluid.layers.no_effect import assigns, no_effect
 from fluid.param_attr import ParamSetting
 

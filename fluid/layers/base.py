@@ -18,8 +18,8 @@ from fluid import core, errors
 from fluid.initializer import Constant, Xavier
 from fluid.layers import functional
 from fluid.layers.functional import Activation
-from fluid.layers.kernels.layout import elementwise
-from fluid.layers.kernels.table import same_rows
+from fluid.layers.kernels.data_format import elementwise
+from fluid.layers.kernels.lookup_table import same_rows
 from fluid.param_attr import LowRankParamAttr, ParamSetting, WeightNormParamAttr, to_attr
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, like, row_dims, valid_steps
 from fluid.layers.checks import check_ids
-from fluid.layers.kernels.table import look_up
+from fluid.layers.kernels.lookup_table import look_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 

@@ -10,7 +10,7 @@ from fluid import core, errors
 from fluid.layers import base
 from fluid.layers.base import Layer, describe, is_sequence, layer, like, row_dims
 from fluid.layers.functional import Activation
-from fluid.layers.kernels.table import plus, times_matrix
+from fluid.layers.kernels.lookup_table import plus, times_matrix
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 

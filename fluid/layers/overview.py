@@ -10,7 +10,7 @@ from fluid.compat.name_hints.table import HINTS
 __all__ = ["overview"]
 
 
-class Row(NamedTuple):
+class LayerLine(NamedTuple):
     """One layer in an `Overview`: its name, its effect, and its names in other libraries."""
 
     layer: str
@@ -18,7 +18,7 @@ class Row(NamedTuple):
     elsewhere: tuple[str, ...]
 
 
-class Overview(tuple[Row, ...]):
+class Overview(tuple[LayerLine, ...]):
     """A tuple of Rows, which prints as a table of layers."""
 
     def __repr__(self) -> str:
@@ -54,5 +54,5 @@ def overview(search: str = "") -> Overview:
     rows = []
     for name in layers.__all__:
         lines = (inspect.getdoc(getattr(layers, name)) or "").splitlines() or [""]
-        rows.append(Row(name, lines[0], tuple(sorted(elsewhere.get(name, ())))))
+        rows.append(LayerLine(name, lines[0], tuple(sorted(elsewhere.get(name, ())))))
     return Overview(row for row in rows if search.lower() in " ".join((*row[:2], *row[2])).lower())

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.compat.lod_tensor import Single
+from fluid.compat.lod_tensor import ScalarArray
 
 
 class WeightedAverage:
@@ -62,4 +62,4 @@ class WeightedAverage:
                 "WeightedAverage.eval(): there is nothing to average; call add(value=loss, weight=32) first"
             )
         mean = np.asarray(self._total / self._weight)
-        return mean.view(Single) if mean.shape and mean.size == 1 else mean[()]
+        return mean.view(ScalarArray) if mean.shape and mean.size == 1 else mean[()]

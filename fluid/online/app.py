@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from fluid import errors
 from fluid.online.rows import Packed, check_count
 from fluid.serving import http, protocol
-from fluid.serving.http import AccessPolicy, Refusal, Request, Response, json_response, run_in_thread
+from fluid.serving.http import AccessPolicy, HttpRequest, Refusal, Response, json_response, run_in_thread
 from fluid.serving.settings import Settings
 
 _LINES = ("application/x-ndjson", "application/jsonl")
@@ -35,7 +35,7 @@ _OUTPUTS = {
 }
 
 
-class Metrics(http.Metrics):
+class OnlineMetrics(http.Metrics):
     """The status of a training as Prometheus metrics, and a counter of requests.
 
     Args:
@@ -51,7 +51,7 @@ class Metrics(http.Metrics):
             registry=self.registry,
         )  # fmt: skip
 
-    def count(self, request: Request) -> None:
+    def count(self, request: HttpRequest) -> None:
         """Count a request; an unknown path is counted under an empty path, so that clients cannot add labels."""
         path = request.path if request.path in self._paths else ""
         self._requests.labels(path, str(request.status)).inc()
@@ -114,7 +114,7 @@ class VerbApp(http.Application):
             "/health/ready": ("GET", self.is_ready),
             **{f"/{verb}": ("POST", self.verb(verb)) for verb in verbs},
         }
-        super().__init__(settings, access, Metrics(training.status, self._paths))
+        super().__init__(settings, access, OnlineMetrics(training.status, self._paths))
         self.folders = training.folders
         self._training = training
         self._verbs_in_flight = 0
@@ -124,13 +124,13 @@ class VerbApp(http.Application):
         """True from the start of the server until its shutdown begins."""
         return self.started and not self.draining
 
-    def route(self, request: Request) -> tuple[str, http.Endpoint]:
+    def route(self, request: HttpRequest) -> tuple[str, http.Endpoint]:
         """Return the HTTP method and the endpoint for the path of a request."""
         if request.path not in self._paths:
             raise Refusal(404, f"there is nothing here; the paths are {', '.join(self._paths)}")
         return self._paths[request.path]
 
-    def check_origin(self, request: Request) -> None:
+    def check_origin(self, request: HttpRequest) -> None:
         """Refuse a request from a web page, because a browser may send it without the consent of its user."""
         if request.headers.get("origin") is not None:
             raise Refusal(403, "pages in a browser cannot ask this server")
@@ -138,7 +138,7 @@ class VerbApp(http.Application):
     def verb(self, name: str, *arguments: Any) -> http.Endpoint:
         """Return an endpoint that calls the method `name` of the training with `arguments`."""
 
-        async def endpoint(request: Request) -> Response:
+        async def endpoint(request: HttpRequest) -> Response:
             if self._verbs_in_flight >= _MOST_VERBS:
                 raise Refusal(503, f"{_MOST_VERBS} requests wait for the trainer already; ask again later")
             self._verbs_in_flight += 1
@@ -150,7 +150,7 @@ class VerbApp(http.Application):
 
         return endpoint
 
-    async def _status(self, request: Request) -> Response:
+    async def _status(self, request: HttpRequest) -> Response:
         return self._status_response(await run_in_thread(self._training.status))
 
     def _status_response(self, status: dict[str, Any]) -> Response:
@@ -159,7 +159,7 @@ class VerbApp(http.Application):
         return json_response(status | ({"error": http.without_folders(error, self.folders)} if error else {}))
 
 
-class App(VerbApp):
+class OnlineApp(VerbApp):
     """An ASGI application through which clients send rows and verbs to an OnlineTrainer.
 
     Args:
@@ -173,7 +173,7 @@ class App(VerbApp):
         paths = {"/rows": ("POST", self._rows), "/signature": ("GET", self._signature)}
         super().__init__(online, paths, _VERBS, settings, access)
 
-    async def _rows(self, request: Request) -> Response:
+    async def _rows(self, request: HttpRequest) -> Response:
         if self.draining:
             raise Refusal(503, "the server is about to end; send the same rows again later")
         headers = request.headers
@@ -204,7 +204,7 @@ class App(VerbApp):
         packed: Packed = rows.pack(minibatch, most_bytes)
         return packed
 
-    async def _signature(self, request: Request) -> Response:
+    async def _signature(self, request: HttpRequest) -> Response:
         return json_response(self._online.signature())
 
 
@@ -222,7 +222,7 @@ class TrainerApp(VerbApp):
         paths = {"/signature": ("GET", self._signature)}
         super().__init__(hosted, paths, ("pause", "resume", "stop", "save", "test"), settings, access)
 
-    def route(self, request: Request) -> tuple[str, http.Endpoint]:
+    def route(self, request: HttpRequest) -> tuple[str, http.Endpoint]:
         """Return the HTTP method and the endpoint for the path of a request.
 
         `/train/3` trains for three epochs, and `/events/17` returns the events from number 17 on.
@@ -237,12 +237,12 @@ class TrainerApp(VerbApp):
     def _events(self, after: int) -> http.Endpoint:
         """Return an endpoint that responds with the events from number `after` on; see `HostedTrainer.events`."""
 
-        async def endpoint(request: Request) -> Response:
+        async def endpoint(request: HttpRequest) -> Response:
             return json_response(await run_in_thread(lambda: self._hosted.events(after)))
 
         return endpoint
 
-    async def _signature(self, request: Request) -> Response:
+    async def _signature(self, request: HttpRequest) -> Response:
         return json_response({"trainer": True})
 
 

@@ -51,7 +51,7 @@ class Accepted(NamedTuple):
     repeated: bool
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """An entry of the journal: the rows of one call of `append`.
 
     Attributes:
@@ -198,7 +198,7 @@ class Journal:
             self._forget(append)  # remove the rows also after Ctrl-C, so that no other thread writes them later
         return append.outcome.result()
 
-    def read(self, start: int, stop: int) -> list[Entry]:
+    def read(self, start: int, stop: int) -> list[JournalEntry]:
         """Return the entries that hold the rows at positions from `start` to before `stop`.
 
         Raises:
@@ -218,7 +218,7 @@ class Journal:
                     f"the rows from {first} on in {str(self._path)!r} are not what was written: the disk has changed "
                     f"them. {_BRING_BACK}"
                 )
-            entries.append(Entry(first, rows, head, body))
+            entries.append(JournalEntry(first, rows, head, body))
             if first <= reached:
                 reached = first + rows
         if reached < stop:

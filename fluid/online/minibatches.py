@@ -65,7 +65,7 @@ class Split:
         return (position for position in self.span(number) if self.is_test(position))
 
 
-class Minibatches:
+class JournalMinibatches:
     """The rows of a journal, read as minibatches for training and as test rows.
 
     Args:
@@ -83,7 +83,7 @@ class Minibatches:
         self.journal = journal
         self._rows = rows
         # a cache of the unpacked entries that were read last; they may also hold rows after the last span
-        self._known: list[_Part] = []
+        self._known: list[_UnpackedEntry] = []
 
     def is_there(self, number: int) -> bool:
         """Return whether the journal has all rows of the minibatch with index `number`, and its test rows."""
@@ -106,7 +106,7 @@ class Minibatches:
             picked.append({name: _picked(column, indices) for name, column in columns.items()})
         return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
 
-    def _parts(self, span: range) -> "list[_Part]":
+    def _parts(self, span: range) -> "list[_UnpackedEntry]":
         """Return the entries of the journal that hold the rows at the positions `span`, unpacked to columns."""
         known = [part for part in self._known if part.stop > span.start]
         if known and known[0].first > span.start:  # the rows begin before the cached entries: discard the cache
@@ -115,12 +115,12 @@ class Minibatches:
         if reached < span.stop:
             for entry in self.journal.read(reached, span.stop):
                 columns = self._rows.unpack(entry.body, entry.head)
-                known.append(_Part(entry.first, entry.first + entry.rows, columns))
+                known.append(_UnpackedEntry(entry.first, entry.first + entry.rows, columns))
         self._known = known
         return known
 
 
-class _Part(NamedTuple):
+class _UnpackedEntry(NamedTuple):
     """An unpacked entry of the journal: the position of its first row, the position after its last, and its columns."""
 
     first: int
@@ -137,7 +137,7 @@ class JournalReader(Reader):
       end: a function that is called when the epoch ends.
     """
 
-    def __init__(self, minibatches: Minibatches, ending: Callable[[], bool], end: Callable[[], None]):
+    def __init__(self, minibatches: JournalMinibatches, ending: Callable[[], bool], end: Callable[[], None]):
         split = minibatches.split
         super().__init__(self._read, {"journal": split.batch_size, "test_every": split.test_every})
         self._minibatches = minibatches

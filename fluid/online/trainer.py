@@ -18,11 +18,11 @@ from fluid.checkpoint import recognized
 from fluid.checkpoint.folder import Folder
 from fluid.compat.name_hints import KnownAttributes
 from fluid.core import fitting, whole_number
-from fluid.online.control import Control
 from fluid.online.journal import Accepted, Journal
-from fluid.online.minibatches import Minibatches, Split
+from fluid.online.minibatches import JournalMinibatches, Split
 from fluid.online.publishing import MovingTest, Publisher
 from fluid.online.rows import Packed, RowFormat
+from fluid.online.training_thread import Control
 from fluid.optimizer.base import OptimizerLike
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
@@ -151,7 +151,7 @@ class OnlineTrainer(KnownAttributes):
             self.rows = RowFormat(specs, feed_order, max_steps)
             order = dict(feed_order) if isinstance(feed_order, Mapping) else list(feed_order or ())
             self._feed_order = None if feed_order is None else order
-            stream = Minibatches(self._journal, self.rows, self._split)
+            stream = JournalMinibatches(self._journal, self.rows, self._split)
             self._moving = MovingTest(stream.tested, window)
             handlers = [self._moving, *listed(handlers)]
             self._control = Control(trainer, self._make, stream, handlers, self._after_step, self._drop)
@@ -346,9 +346,9 @@ class OnlineTrainer(KnownAttributes):
 
     def metrics(self) -> str:
         """Return the status in the text format of Prometheus."""
-        from fluid.online.app import Metrics
+        from fluid.online.app import OnlineMetrics
 
-        return Metrics(self.status).text()[0].decode()
+        return OnlineMetrics(self.status).text()[0].decode()
 
     def serve(
         self,
@@ -376,9 +376,11 @@ class OnlineTrainer(KnownAttributes):
     def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
         """Return the server that `serve` starts, not yet started."""
         # imported only when needed: a training without a server does not need these modules
-        from fluid.online.app import App
+        from fluid.online.app import OnlineApp
 
-        return HTTPServer(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
+        return HTTPServer(
+            lambda access: OnlineApp(self, settings, access), host, port, token, allow_anonymous, settings
+        )
 
     def _make(self) -> Trainer:
         """Create a Trainer that continues from the newest checkpoint.

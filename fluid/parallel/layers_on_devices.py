@@ -84,7 +84,7 @@ class OnDevices(OneDevice):
         return InParts(step, self, updates=False)
 
 
-class _Part(NamedTuple):
+class _DeviceEquations(NamedTuple):
     """A group of equations that are compiled as one function for one device.
 
     Attributes:
@@ -110,7 +110,7 @@ class _Plan(NamedTuple):
     """
 
     jaxpr: Any
-    parts: list[_Part]
+    parts: list[_DeviceEquations]
     tree: Any
 
 
@@ -185,7 +185,7 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
     return found
 
 
-def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_Part]:
+def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_DeviceEquations]:
     """Group the equations into parts, each for one device. A part takes all equations that can run at its time."""
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))
@@ -210,7 +210,7 @@ def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_Part]:
         reads, makes = [v for v in read if v not in made], [v for v in made if v in needed]
         needed.update(reads)
         part = jaxpr.replace(constvars=[], invars=reads, eqns=equations, outvars=makes)
-        parts.append(_Part(device, _compiled(part), reads, makes))
+        parts.append(_DeviceEquations(device, _compiled(part), reads, makes))
     return parts[::-1]
 
 

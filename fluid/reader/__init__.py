@@ -3,6 +3,7 @@
 from fluid.compat.name_hints import getattr_of
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
+from fluid.reader.data_frame import Table, frame
 from fluid.reader.decorators import (
     batch,
     bucket_by_length,
@@ -18,7 +19,6 @@ from fluid.reader.feeder import DataFeeder
 from fluid.reader.files import files
 from fluid.reader.mapping import map, map_readers, xmap, xmap_readers
 from fluid.reader.prefetch import prefetch
-from fluid.reader.table import Table, frame
 
 __all__ = [
     "DataFeeder",

@@ -25,8 +25,7 @@ from fluid.reader.base import (
     seed_with_shuffle,
     stages,
 )
-from fluid.reader.on_device import Resident
-from fluid.reader.on_device import Rows as RowNumbers
+from fluid.reader.on_device import Resident, RowNumbers
 
 # Several small minibatches are copied from the arrays at once. `_BYTES` limits the bytes of one copy, and `_MOST` the
 # number of minibatches in it.
@@ -36,7 +35,7 @@ _MOST = 16
 P = ParamSpec("P")
 
 
-class Part(NamedTuple):
+class JointMinibatch(NamedTuple):
     """A minibatch stored as a range of rows, in arrays that hold several consecutive minibatches.
 
     Attributes:
@@ -153,7 +152,7 @@ def arrays(
             picked = [_picked(column, wanted) for column in columns]
             together = minibatch([p.copy() for p in picked] if isinstance(wanted, slice) else picked)
             for first in range(0, len(picked[0]), size):
-                yield Part(together, first, min(first + size, len(picked[0])))
+                yield JointMinibatch(together, first, min(first + size, len(picked[0])))
 
     plan = {"arrays": count, "batch": size, "shuffle": seed if shuffle else None, "drop_last": bool(drop_last)}
     first = min(size, count)
@@ -197,8 +196,8 @@ class Minibatches:
     def compact(self) -> None:
         """Yield compact minibatches in the next passes, which are faster to copy to a single device.
 
-        If the data set is on the device, the minibatches are `on_device.Rows`, which hold row numbers. Small
-        minibatches that are copied at once are `Part` objects. All other minibatches do not change.
+        If the data set is on the device, the minibatches are `on_device.RowNumbers`, which hold row numbers. Small
+        minibatches that are copied at once are `JointMinibatch` objects. All other minibatches do not change.
         """
         self._compact = True
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import FeedSpec, Layout
-from fluid.reader.adapters import Part
+from fluid.reader.adapters import JointMinibatch
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import read_feed
 from fluid.reader.feeder import Feeder, FeedOrder
-from fluid.reader.on_device import Resident, RowFeed, Rows
+from fluid.reader.on_device import Resident, RowFeed, RowNumbers
 from fluid.reader.values import NaNs
 
 
@@ -90,9 +90,9 @@ class Converter:
           FeedError: data does not fit.
           UnknownNameError: a dict holds a name that is not declared.
         """
-        if type(minibatch) is Part:
+        if type(minibatch) is JointMinibatch:
             return self._part(minibatch, index)
-        if isinstance(minibatch, Rows):
+        if isinstance(minibatch, RowNumbers):
             return self._rows(minibatch)
         if isinstance(minibatch, Separate):
             return self._separate(minibatch.minibatches, index)
@@ -113,7 +113,7 @@ class Converter:
         self._to.nans.look(self.feeder.specs, feed, f"batch {index}")
         return self._to.layout.take(feed)
 
-    def _part(self, part: Part, index: int) -> Mapping[str, Any]:
+    def _part(self, part: JointMinibatch, index: int) -> Mapping[str, Any]:
         """Return the feed of one Part; all minibatches that share the arrays `part.together` are checked at once.
 
         If this check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
@@ -140,7 +140,7 @@ class Converter:
             return None
         return feed if all(len(array) == rows for array in feed.values()) else None
 
-    def _rows(self, minibatch: Rows) -> RowFeed:
+    def _rows(self, minibatch: RowNumbers) -> RowFeed:
         """Return the feed of a minibatch of row numbers; the data set is checked and copied to the device once."""
         resident = minibatch.resident
         if id(resident) not in self._columns:

@@ -59,7 +59,7 @@ class Resident:
         return self._tables[key]
 
 
-class Rows(NamedTuple):
+class RowNumbers(NamedTuple):
     """A minibatch as row numbers of a data set, in place of the rows.
 
     Attributes:
@@ -147,7 +147,7 @@ def _check(name: Any, column: np.ndarray) -> None:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Stack:
+class StackedFeeds:
     """The feeds of several steps, stacked along a new first axis.
 
     Attributes:
@@ -164,7 +164,7 @@ class Stack:
     count: Any
 
     @classmethod
-    def of(cls, feeds: Sequence[Mapping[str, Any]], capacity: int) -> "Stack":
+    def of(cls, feeds: Sequence[Mapping[str, Any]], capacity: int) -> "StackedFeeds":
         """Stack feeds of equal shapes to arrays `[capacity, ...]`; arrays on the host stay on the host."""
         stacked = jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *map(dict, feeds))
         return cls(stacked, np.int32(len(feeds)))
@@ -196,7 +196,7 @@ class Picks:
         return picked(self.columns, jax.lax.dynamic_index_in_dim(self.rows, number, keepdims=False))
 
 
-Fed = Stack | Picks
+Fed = StackedFeeds | Picks
 """The type of the feeds of several steps: stacked arrays, or row numbers."""
 
 
@@ -210,7 +210,7 @@ def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[
     """
     first = feeds[0]
     if not isinstance(first, RowFeed):
-        placed: Fed = place(Stack.of(feeds, capacity))
+        placed: Fed = place(StackedFeeds.of(feeds, capacity))
         return placed
     rows = np.zeros((capacity, len(first.rows)), np.int32)
     for number, feed in enumerate(feeds):

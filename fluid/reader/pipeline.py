@@ -73,7 +73,7 @@ class Batch(NamedTuple):
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dict(self.feed)))
 
 
-class Source(Protocol):
+class MinibatchSource(Protocol):
     """A source of passes over the minibatches of one program, or pairs `(program, minibatch)` of several programs."""
 
     @property
@@ -122,7 +122,7 @@ class InputPipeline:
 
     def __init__(
         self,
-        source: Source,
+        source: MinibatchSource,
         converters: Sequence[Converter],
         check: Callable[[], None] | None = None,
         keeps_positions: bool = False,

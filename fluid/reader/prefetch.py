@@ -23,7 +23,7 @@ class _Engine(Destination, Protocol):
         """Return new Buckets, which pad the sequences of a program."""
 
 
-class Fed(Protocol):
+class FeedReceiver(Protocol):
     """A Session that receives feeds."""
 
     @property
@@ -124,7 +124,7 @@ class Feeds:
             self._position = self._pipeline.position()
 
 
-def prefetch(reader: ReaderLike, session: Fed, program: Any = None, feed_order: FeedOrder = None) -> Feeds:
+def prefetch(reader: ReaderLike, session: FeedReceiver, program: Any = None, feed_order: FeedOrder = None) -> Feeds:
     """Read minibatches ahead for a custom loop, as feeds of a session: checked, padded and on the device.
 
     The next minibatch is read while the device works: `session.step(feed)` and `session.run(program, feed)` read it,

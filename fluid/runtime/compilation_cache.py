@@ -265,8 +265,8 @@ def _forget(entries: Entries | None = None) -> None:
         inside._cache_initialized = True
 
 
-# Seconds of compilation per equation of a program's jaxpr: 0.004 to 0.012 on two CPU cores with jaxlib 0.10.2, for nets of
-# 137 to 882 equations (means of word vectors, LSTM, GRU, attention).
+# Seconds of compilation per equation of a program's jaxpr: 0.004 to 0.012 on two CPU cores with jaxlib 0.10.2, for
+# nets of 137 to 882 equations (means of word vectors, LSTM, GRU, attention).
 _SECONDS_PER_EQUATION = 0.008
 _FLOPS_PER_SECOND = {"cpu": 5e10}
 _OF_OTHERS = 1e13
@@ -298,7 +298,7 @@ def price_of(program: Program, platform: str) -> float:
     return flops / max(_FLOPS_PER_WEIGHT * weights, _LEAST_FLOPS)
 
 
-class Ahead:
+class BackgroundCompilation:
     """A training step that a background thread compiles before its first call, for feeds of given shapes.
 
     An Ahead replaces the jitted step until the first call with these shapes; this call waits for the thread. The

@@ -15,7 +15,7 @@ from fluid.core import TRAIN, Program
 from fluid.core.explain import leak_in_own_words
 from fluid.reader.on_device import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
-from fluid.runtime.compilation_cache import Ahead
+from fluid.runtime.compilation_cache import BackgroundCompilation
 from fluid.runtime.engine import Compilation, Engine
 from fluid.runtime.request import Request
 from fluid.runtime.results import StepResults
@@ -300,7 +300,7 @@ class CompiledStep:
         self._follow_freezing()
         form = self._form
         jitted = form.run
-        if isinstance(jitted, Ahead) or not self.request.trains or self.engine.layout.in_parts:
+        if isinstance(jitted, BackgroundCompilation) or not self.request.trains or self.engine.layout.in_parts:
             return
 
         def take(fed: Mapping[str, Any]) -> None:
@@ -313,7 +313,7 @@ class CompiledStep:
                 lowered = jitted.lower(*self.engine.arguments(form.step), dict(feeds), {})
         finally:
             self._log.paused = False
-        form.run = Ahead(jitted, lowered, feeds, take)
+        form.run = BackgroundCompilation(jitted, lowered, feeds, take)
 
     def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
         """Trace and lower the step for feeds of these shapes, but neither compile nor run it.

@@ -18,7 +18,7 @@ from fluid.runtime.freezing import Freezing
 from fluid.runtime.interrupts import InterruptGuard
 from fluid.runtime.parameter_updates import Rates, Rule, rules_of
 from fluid.runtime.seeds import Draw, Seeds
-from fluid.runtime.step import Constants, Single, Step, TrainingState
+from fluid.runtime.step import Constants, OneTraining, Step, TrainingState
 
 
 class Compilation(NamedTuple):
@@ -95,14 +95,14 @@ class Engine:
         layout: Layout,
         seed: int = 0,
         *,
-        strategy: Single | None = None,
+        strategy: OneTraining | None = None,
         function: StepFunction | None = None,
         precision: str | None = None,
         buckets: Ladders = None,
         max_compilations: int = MAX_COMPILATIONS,
     ):
         self.layout = layout
-        self.strategy = strategy or Single()
+        self.strategy = strategy or OneTraining()
         self.function = function
         self.programs: dict[str, Program] = {}
         self.rules: dict[str, list[Rule]] = {}

@@ -30,7 +30,7 @@ from fluid.optimizer.base import Optax, innermost
 from fluid.optimizer.optax_chain import replaced, skip_overflows
 from fluid.param_attr import ParamAttr
 from fluid.regularizer import L2Decay
-from fluid.runtime.sparse_update import Rows, keeps_other_rows, update
+from fluid.runtime.sparse_update import RowGradients, keeps_other_rows, update
 
 # Maximum size, in bytes, of an initial optimizer state that NumPy computes. A larger one is created on the device, so
 # that it need not be transferred.
@@ -124,7 +124,7 @@ class Rule(NamedTuple):
         self,
         rate: Any,
         gradients: Mapping[str, Any],
-        rows: Mapping[str, Rows],
+        rows: Mapping[str, RowGradients],
         slots: Any,
         parameters: Mapping[str, Any],
         gathering: Gathering | None = None,

@@ -39,7 +39,7 @@ from fluid.runtime.session import Session
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
-class Constant(NamedTuple):
+class ConstantFeeds(NamedTuple):
     """Constant arrays on the device, which are added to every minibatch of a data set.
 
     Attributes:
@@ -122,7 +122,7 @@ def ensemble_session(
     return session
 
 
-def constant(session: Session, program: Program, feed: Mapping[str, Any] | None) -> Constant:
+def constant(session: Session, program: Program, feed: Mapping[str, Any] | None) -> ConstantFeeds:
     """Check the feeds that a user passes in addition to every minibatch, and put them on the device.
 
     Args:
@@ -136,10 +136,12 @@ def constant(session: Session, program: Program, feed: Mapping[str, Any] | None)
     """
     checked = check_feed(program, {} if feed is None else feed)
     given, replaced = split_names(program, checked)
-    return Constant(*session.engine.take(program, checked, given, replaced, session.engine.buckets(program)))
+    return ConstantFeeds(*session.engine.take(program, checked, given, replaced, session.engine.buckets(program)))
 
 
-def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | None, fixed: Constant) -> tuple[str, ...]:
+def needed_feeds(
+    session: Session, program: Program, names: tuple[str, ...] | None, fixed: ConstantFeeds
+) -> tuple[str, ...]:
     """Return the feeds on which values of a program depend in test mode, except the constant feeds.
 
     Args:
@@ -320,7 +322,7 @@ def on_host(values: Sequence[Any]) -> list[Any]:
     return [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
 
 
-class Plan:
+class InferencePlan:
     """A compiled step and the padding rules for inference calls with equal names of feeds and results.
 
     Args:
@@ -456,7 +458,9 @@ class FastPath:
         answer = self._answers.get(tuple(key))
         return None if answer is None else answer(feed)
 
-    def learn(self, plan: Plan, feed: Mapping[str, Any], checked: Mapping[str, Any], values: Sequence[Any]) -> None:
+    def learn(
+        self, plan: InferencePlan, feed: Mapping[str, Any], checked: Mapping[str, Any], values: Sequence[Any]
+    ) -> None:
         """Register the names, shapes and dtypes of a feed, so that later feeds with equal ones run without checks.
 
         Do nothing if the program must check or convert each feed.

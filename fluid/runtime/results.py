@@ -214,7 +214,7 @@ class StepResults(Sequence[StepResult]):
         return StepResult(Results(values, self._names), Results(beside, self._also) if self._also else _NOTHING)
 
 
-class Later:
+class StackedValue:
     """One value of one minibatch, when a call has stacked the values of several minibatches.
 
     `np.asarray` copies the entire stacked array to the host and slices it there, so the device does not slice.
@@ -264,9 +264,9 @@ class _OfOne(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._stacks)
 
-    def later(self, index: int) -> Later:
+    def later(self, index: int) -> StackedValue:
         """Return the value at `index` as a Later, which `np.asarray` can read at any time."""
-        return Later(self._stacks[index], self._number)
+        return StackedValue(self._stacks[index], self._number)
 
 
 def _taken(stack: Any, number: int) -> Any:

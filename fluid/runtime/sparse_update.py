@@ -18,7 +18,7 @@ from fluid._util.lazy import optax
 from fluid.core import Gathering
 
 
-class Rows(NamedTuple):
+class RowGradients(NamedTuple):
     """The gradients of some rows of an embedding table.
 
     Attributes:
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     values: Any
 
 
-def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gathering | None = None) -> Rows:
+def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gathering | None = None) -> RowGradients:
     """Sum the gradients of several look-ups in an embedding table, so that each row has one gradient.
 
     Args:
@@ -51,13 +51,13 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gath
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)
     total = jnp.zeros_like(gradients).at[places.reshape(-1)].add(gradients)
-    return Rows(unique, jnp.where((unique < count)[:, None], total, 0))
+    return RowGradients(unique, jnp.where((unique < count)[:, None], total, 0))
 
 
 def update(
     transformation: optax.GradientTransformation,
     gradients: Mapping[str, Any],
-    rows: Mapping[str, Rows],
+    rows: Mapping[str, RowGradients],
     slots: Any,
     params: Mapping[str, Any],
     gathering: Gathering | None = None,
@@ -120,7 +120,7 @@ def _compare(transformation: optax.GradientTransformation) -> bool:
         values = jnp.asarray(random.normal(size=(len(touched), 3)), jnp.float32)
         dense = jnp.zeros((5, 3)).at[jnp.array(touched)].set(values)
         whole = update(transformation, {"table": dense}, {}, whole[1], whole[0])
-        part = update(transformation, {}, {"table": Rows(jnp.array(touched), values)}, part[1], part[0])
+        part = update(transformation, {}, {"table": RowGradients(jnp.array(touched), values)}, part[1], part[0])
     pairs = zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True)
     return all(np.allclose(a, b, rtol=1e-6, atol=1e-7) for a, b in pairs)
 
@@ -139,7 +139,7 @@ class _WholeTable:
 
 
 def _map_slots(
-    function: Callable[..., Any], rows: Mapping[str, Rows], params: Mapping[str, Any], slots: Any, *more: Any
+    function: Callable[..., Any], rows: Mapping[str, RowGradients], params: Mapping[str, Any], slots: Any, *more: Any
 ) -> Any:
     """Map a function over those arrays of an optimizer state that have one row per row of an embedding table.
 
@@ -158,7 +158,7 @@ def _map_slots(
     return jax.tree_util.tree_map_with_path(visit, slots, *more)
 
 
-def _table_of(path: Any, slot: Any, rows: Mapping[str, Rows], params: Mapping[str, Any]) -> str | None:
+def _table_of(path: Any, slot: Any, rows: Mapping[str, RowGradients], params: Mapping[str, Any]) -> str | None:
     """Return the name of the embedding table that an array of the optimizer state belongs to; None without a table.
 
     Optax stores arrays that belong to a parameter under the name of the parameter.

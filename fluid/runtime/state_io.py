@@ -146,7 +146,7 @@ class SavesArrays:
             return
         whole_file = strict and not rename and not skip and names is None
         if strict:
-            checkpoint.Source({}, os.fspath(path), table=found.table).check_table(self.table)
+            checkpoint.ArraySource({}, os.fspath(path), table=found.table).check_table(self.table)
         state = found.arrays if whole_file else self._part_of(found, path, strict, rename, skip, names)
         check_state(self, state, path, checkpoint.TAKE_A_PART, found.sites)
         self.restore(state)
@@ -161,7 +161,9 @@ class SavesArrays:
         names: str | Sequence[str] | None,
     ) -> dict[str, Any]:
         """Return the state to restore, by name, if a file has other names or is loaded only in part; see `load`."""
-        source = checkpoint.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites)
+        source = checkpoint.ArraySource(
+            {n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites
+        )
         old_names = checkpoint.renamed({name: name for name in source.arrays}, rename, path)
         new_names = {old: new for new, old in old_names.items()}
         wanted = {name: (spec.shape, spec.dtype) for name, spec in self.scope.specs.items()}
@@ -375,7 +377,7 @@ class SavesArrays:
 
     def _take_params(
         self,
-        source: checkpoint.Source,
+        source: checkpoint.ArraySource,
         program: Program | None = None,
         skip: str | Sequence[str] = (),
         *,

@@ -413,7 +413,7 @@ def _unscaled(gradient: Any, scale: Any) -> Any:
     return gradient.astype(jnp.promote_types(gradient.dtype, jnp.float32)) / scale
 
 
-class Single:
+class OneTraining:
     """The strategy that runs a step for one model, unchanged. `fluid.sweeps.Members` runs it for many models.
 
     Attributes:

@@ -23,7 +23,7 @@ from fluid import errors
 from fluid.runtime.prediction import continued
 from fluid.serving import http, protocol
 from fluid.serving.batching import Closed, Job, QueueFull, Values
-from fluid.serving.http import AccessPolicy, EventStream, Refusal, Request, Response, json_response, server_sent
+from fluid.serving.http import AccessPolicy, EventStream, HttpRequest, Refusal, Response, json_response, server_sent
 from fluid.serving.models import Models, Version
 from fluid.serving.settings import Settings
 
@@ -52,7 +52,7 @@ _PAGE_HEADERS = {
 }
 
 
-class Metrics(http.Metrics):
+class InferenceMetrics(http.Metrics):
     """The metrics of inference requests, as counters and histograms, and of models, as gauges.
 
     Args:
@@ -76,7 +76,7 @@ class Metrics(http.Metrics):
         # Cached, because finding a metric by its labels takes as long as counting a request.
         self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
 
-    def count(self, request: Request) -> None:
+    def count(self, request: HttpRequest) -> None:
         """Count an inference request; an unknown model is counted under an empty name: clients cannot add labels."""
         if request.infers:
             self._labelled(self._requests, request.model, request.version, str(request.status)).inc()
@@ -155,7 +155,7 @@ class App(http.Application):
         place: Any = None,
         reload_every: float | None = None,
     ):
-        metrics = Metrics(lambda: self.models)
+        metrics = InferenceMetrics(lambda: self.models)
         super().__init__(settings, access, metrics)
         self.models = Models(models, settings, metrics.count_batch, self._wake, place)
         self.on_loaded: Callable[[], object] = lambda: None
@@ -184,7 +184,7 @@ class App(http.Application):
         """True if every model is compiled, and the shutdown of the server has not begun."""
         return self.models.ready and not self.draining
 
-    def route(self, request: Request) -> tuple[str, http.Endpoint]:
+    def route(self, request: HttpRequest) -> tuple[str, http.Endpoint]:
         """Return the HTTP method and the endpoint for the path of a request."""
         if endpoint := self._paths.get(request.path):
             return "GET", endpoint
@@ -195,13 +195,13 @@ class App(http.Application):
         method, of_model = self._model_paths[action]
         return method, functools.partial(of_model, find=lambda: self._find(request, model, version))
 
-    def _find(self, request: Request, model: str, version: str | None) -> Version:
+    def _find(self, request: HttpRequest, model: str, version: str | None) -> Version:
         """Return the model version that the path of a request names; record the model and version in the request."""
         found = self.models.find(model, version)
         request.model, request.version = found.model, found.version
         return found
 
-    async def _infer(self, request: Request, find: Callable[[], Version]) -> Response:
+    async def _infer(self, request: HttpRequest, find: Callable[[], Version]) -> Response:
         request.infers = True
         version = find()
         if not version.ready:
@@ -219,7 +219,7 @@ class App(http.Application):
 
     async def _stream(
         self,
-        request: Request,
+        request: HttpRequest,
         find: Callable[[], Version],
         version: Version,
         inference: protocol.InferRequest,
@@ -245,7 +245,7 @@ class App(http.Application):
 
     async def _parts(
         self,
-        request: Request,
+        request: HttpRequest,
         find: Callable[[], Version],
         version: Version,
         inference: protocol.InferRequest,
@@ -307,7 +307,7 @@ class App(http.Application):
 
     def _submit(
         self,
-        request: Request,
+        request: HttpRequest,
         find: Callable[[], Version],
         version: Version,
         inference: protocol.InferRequest,
@@ -332,7 +332,7 @@ class App(http.Application):
                 version, job = newer, self._job(newer, inference)
         raise Refusal(503, f"the model {version.model!r} is not served any more")
 
-    async def _result(self, request: Request, version: Version, job: Job) -> Values:
+    async def _result(self, request: HttpRequest, version: Version, job: Job) -> Values:
         """Wait for a job and return its results; cancel the job at its deadline, or when the client disconnects."""
         try:
             if not job.future.done() and await self._is_disconnected(request, job):
@@ -344,7 +344,7 @@ class App(http.Application):
             if not job.future.done():
                 version.batcher.cancel(job)
 
-    async def _is_disconnected(self, request: Request, job: Job) -> bool:
+    async def _is_disconnected(self, request: HttpRequest, job: Job) -> bool:
         """Wait until a job ends, at most until its deadline; return whether the client has disconnected earlier."""
         await _wait(job, min(_UNWATCHED, self.settings.timeout))
         if job.future.done():
@@ -364,19 +364,19 @@ class App(http.Application):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_set_all, [job.ended for job in jobs])
 
-    async def _describe_model(self, request: Request, find: Callable[[], Version]) -> Response:
+    async def _describe_model(self, request: HttpRequest, find: Callable[[], Version]) -> Response:
         version = find()
         described = {"name": version.model, "versions": [version.version], "platform": "fluid_stablehlo"}
         return json_response(described | version.runner.signature.to_json())
 
-    async def _is_model_ready(self, request: Request, find: Callable[[], Version]) -> Response:
+    async def _is_model_ready(self, request: HttpRequest, find: Callable[[], Version]) -> Response:
         version = find()
         return json_response({"name": version.model, "ready": version.ready}, 200 if version.ready else 503)
 
-    async def _list_models(self, request: Request) -> Response:
+    async def _list_models(self, request: HttpRequest) -> Response:
         return json_response({"models": self.models.names()})
 
-    async def _describe_server(self, request: Request) -> Response:
+    async def _describe_server(self, request: HttpRequest) -> Response:
         return json_response({"name": "fluid", "version": _version(), "extensions": ["binary_tensor_data"]})
 
     async def startup(self) -> None:
@@ -413,7 +413,7 @@ class App(http.Application):
 def _static_file(name: str, content_type: str) -> http.Endpoint:
     """Return an endpoint that responds with one file of the web page."""
 
-    async def endpoint(request: Request) -> Response:
+    async def endpoint(request: HttpRequest) -> Response:
         content = (_STATIC / name).read_bytes()
         return Response(content, content_type=f"{content_type}; charset=utf-8", headers=_PAGE_HEADERS)
 

@@ -22,7 +22,7 @@ from fluid.reader.ragged import Sizes, padded, sizes_of
 from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.seeds import Draw, Seeds
-from fluid.serving.protocol import Output, Signature, Tensor, count_numbers
+from fluid.serving.protocol import MessageTensor, ModelOutput, Signature, count_numbers
 from fluid.serving.settings import Settings
 
 Values = dict[str, Any]
@@ -251,7 +251,7 @@ _NEAR = 1e-2
 _QUICK = 1e-3
 
 
-class Shapes:
+class CompiledSizes:
     """The sizes for which a model is compiled: numbers of rows, and padded lengths of sequences, called rungs.
 
     A rung holds, for each feed, the number of time steps to which the sequences of one batch are padded.
@@ -327,7 +327,7 @@ class Runner:
             n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
         }
         self._program, self._settings = program, settings
-        self._shapes = Shapes(program, settings)
+        self._shapes = CompiledSizes(program, settings)
         self._names = _names_of(program)
         self._keys: set[Any] = set()
         self._lock = threading.Lock()
@@ -428,7 +428,7 @@ class Runner:
         feeds = table({name: [row[name] for row in rows] for name in names})
         return {name: array for name, array in feeds.items() if name in self._specs}
 
-    def check_sizes(self, tensors: Sequence[Tensor]) -> None:
+    def check_sizes(self, tensors: Sequence[MessageTensor]) -> None:
         """Check that tensors in lists have no more numbers than the largest batch.
 
         This check comes before the conversion of lists to arrays, during which no other thread runs.
@@ -535,12 +535,12 @@ class Runner:
                 )
             self._keys.add(key)
 
-    def _outputs(self, values: Sequence[Any]) -> list[Output]:
+    def _outputs(self, values: Sequence[Any]) -> list[ModelOutput]:
         found = []
         for name, array, value in zip(self._names, self._program.outputs, values, strict=True):
             level = _LEVELS.get(type(value), 0)
             shape = (*array.shape[:1], *array.shape[1 + level :])
-            found.append(Output(name, shape, str(np.dtype(value.dtype)), level))
+            found.append(ModelOutput(name, shape, str(np.dtype(value.dtype)), level))
         return found
 
     def _is_independent(self, random: np.random.Generator) -> bool:

@@ -91,7 +91,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-class Request:
+class HttpRequest:
     """An HTTP request of a client, with the facts about its response that are logged and counted.
 
     Args:
@@ -310,11 +310,11 @@ class Metrics(abc.ABC):
         """Return the gauges. prometheus_client calls this method each time Prometheus reads the metrics."""
 
     @abc.abstractmethod
-    def count(self, request: Request) -> None:
+    def count(self, request: HttpRequest) -> None:
         """Count one request after its response is sent."""
 
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 
 class Application(abc.ABC):
@@ -347,7 +347,7 @@ class Application(abc.ABC):
         self.pending = PendingBytes(settings.max_pending)
         self.failure: Exception | None = None
         self.started = self.draining = False
-        self._unlogged: list[Request] = []
+        self._unlogged: list[HttpRequest] = []
         # One thread runs long calls one after the other: several at once would leave no time to the event loop.
         self._worker = ThreadPoolExecutor(1, "fluid-worker")
 
@@ -357,7 +357,7 @@ class Application(abc.ABC):
         """True if this application can respond to all requests."""
 
     @abc.abstractmethod
-    def route(self, request: Request) -> tuple[str, Endpoint]:
+    def route(self, request: HttpRequest) -> tuple[str, Endpoint]:
         """Return the HTTP method and the endpoint for the path of a request.
 
         Raises:
@@ -378,7 +378,7 @@ class Application(abc.ABC):
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
-            request = Request(scope, receive)
+            request = HttpRequest(scope, receive)
             try:
                 response = await self._respond(request)
                 request.status, request.sent = response.status, len(response.body)
@@ -387,7 +387,7 @@ class Application(abc.ABC):
                 request.end()
                 self._log_soon(request)
 
-    def _log_soon(self, request: Request) -> None:
+    def _log_soon(self, request: HttpRequest) -> None:
         """Count and log a request: an inference request after `_LOG_DELAY` seconds, other requests immediately."""
         self._unlogged.append(request)
         if not request.infers:
@@ -410,7 +410,7 @@ class Application(abc.ABC):
         await self.shutdown()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _respond(self, request: Request) -> Response:
+    async def _respond(self, request: HttpRequest) -> Response:
         """Check access, and return the response of the endpoint for a request; errors become error responses."""
         try:
             self.access.check_host(request.headers)
@@ -426,7 +426,7 @@ class Application(abc.ABC):
         finally:
             self.pending.remove(request.received)
 
-    def check_origin(self, request: Request) -> None:
+    def check_origin(self, request: HttpRequest) -> None:
         """Check the origin of a web page that sends a request; see `AccessPolicy.check_origin`."""
         self.access.check_origin(request.headers)
 
@@ -453,7 +453,7 @@ class Application(abc.ABC):
         extra = {"connection": "close"} if status in (400, 408, 413) else headers.get(status, {})
         return json_response({"error": text, "kind": type(error).__name__}, status, extra)
 
-    async def read_body(self, request: Request) -> bytes:
+    async def read_body(self, request: HttpRequest) -> bytes:
         """Read the body of a request.
 
         Raises:
@@ -472,7 +472,7 @@ class Application(abc.ABC):
         except TimeoutError:
             raise Refusal(408, f"the request took longer than {self.settings.read_timeout:g} seconds") from None
 
-    async def _received(self, request: Request) -> bytes:
+    async def _received(self, request: HttpRequest) -> bytes:
         chunks = []
         more = True
         while more:
@@ -508,17 +508,17 @@ class Application(abc.ABC):
         """Run `call` in the worker thread, which runs one call after the other, and return its result."""
         return await run_in_thread(call, self._worker)
 
-    async def read_metrics(self, request: Request) -> Response:
+    async def read_metrics(self, request: HttpRequest) -> Response:
         """Return a response with all metrics in the text format of Prometheus."""
         self._log_all()
         body, content_type = await run_in_thread(self.metrics.text)
         return Response(body, content_type=content_type)
 
-    async def is_live(self, request: Request) -> Response:
+    async def is_live(self, request: HttpRequest) -> Response:
         """Return a response with status 200, which shows that the server is running."""
         return json_response({"live": True})
 
-    async def is_ready(self, request: Request) -> Response:
+    async def is_ready(self, request: HttpRequest) -> Response:
         """Return a response with status 200 if the application is ready, else 503."""
         return json_response({"ready": self.ready}, 200 if self.ready else 503)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid._util.text import shape_text
-from fluid.compat.lod_tensor import LoDTensor, Single
+from fluid.compat.lod_tensor import LoDTensor, ScalarArray
 from fluid.core import FeedSpec
 from fluid.distributed import group
 from fluid.place import Place
@@ -426,7 +426,7 @@ def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
     array = np.asarray(value)
     if not return_numpy:
         return LoDTensor(array)
-    return array.view(Single) if array.size == 1 else array
+    return array.view(ScalarArray) if array.size == 1 else array
 
 
 def _joined(feed: Feed) -> dict[str, Any]:

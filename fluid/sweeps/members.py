@@ -19,7 +19,7 @@ import numpy as np
 from fluid import errors
 from fluid._util.host_random import root_key
 from fluid.checkpoint import LoadReport
-from fluid.checkpoint.source import Source
+from fluid.checkpoint.source import ArraySource
 from fluid.core import TRAIN, NestedSequenceBatch, ParameterSpec, Program, SequenceBatch, stand_in
 from fluid.core.equations import unneeded
 from fluid.metrics import Metrics
@@ -32,9 +32,9 @@ from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import RATE
 from fluid.runtime.parameter_updates import Rates, Rule
 from fluid.runtime.seeds import Draw, root_of, seed_of
-from fluid.runtime.step import Constants, Single, Step, TrainingState
+from fluid.runtime.step import Constants, OneTraining, Step, TrainingState
 from fluid.sweeps.vary import Varied
-from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
+from fluid.trainer.evaluation.evaluate import DatasetEvaluator, Gathered
 from fluid.trainer.evaluation.means import output_names
 from fluid.trainer.evaluation.monitor import AUTO, direction
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
@@ -48,7 +48,7 @@ _STATE: Any = TrainingState(arrays=0, slots=0, step=None)  # type: ignore[arg-ty
 _CONSTANTS: Any = Constants(arrays=0, root=0, rates=None, members=0)  # type: ignore[arg-type]
 
 
-class Members(Single):
+class Members(OneTraining):
     """A strategy that computes the steps of all trainings (members) of a population at once, by `jax.vmap`.
 
     All members share a feed that has its declared number of axes. A feed with one more axis has separate data for each
@@ -266,7 +266,9 @@ class PopulationSession(Session):
         self._members = members
         self._open(engine, [program], mode)
 
-    def _take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
+    def _take_params(
+        self, source: ArraySource, program: Program | None = None, *rest: Any, **allowed: Any
+    ) -> LoadReport:
         """Set the parameters and states of all members from stacked arrays, or from the arrays of one training.
 
         Args:
@@ -355,7 +357,7 @@ class GatheredOfMembers(Gathered):
         return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
 
 
-class MembersEvaluator(Evaluator):
+class MembersEvaluator(DatasetEvaluator):
     """An evaluator that tests all members of a population, and stores the results of the last test.
 
     Args:
@@ -371,7 +373,7 @@ class MembersEvaluator(Evaluator):
     def test(
         self, member: Member, reader: ReaderLike, feed_order: FeedOrder, metrics: Metrics, *rest: Any, **more: Any
     ) -> Results:
-        """Test all members over one pass of a reader; for the arguments, see `Evaluator.test`.
+        """Test all members over one pass of a reader; for the arguments, see `DatasetEvaluator.test`.
 
         Each result has a leading axis of members. The results are stored for `best`, except in a test with `fetch`.
         """

@@ -14,7 +14,7 @@ from fluid.distributed import Group
 from fluid.reader.pipeline import Batches
 from fluid.runtime import Session
 from fluid.trainer.checkpoint.checkpoints import describe_optimizers, digests_of
-from fluid.trainer.device_calls import Call, Policy
+from fluid.trainer.device_calls import DeviceCall, Policy
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
@@ -84,7 +84,7 @@ class Agreement(Policy):
         """
         return self._group.size > 1 and self._agree(batches) and not batches.ended
 
-    def after_steps(self, call: Call) -> None:
+    def after_steps(self, call: DeviceCall) -> None:
         """Set `progress.last` to True if the epoch ends after this step; all processes agree on the value."""
         batches = call.batches
         self._progress.last = batches.ended if self._group.size == 1 else self._agree(batches)

@@ -18,7 +18,7 @@ from fluid.reader.prefetch import Feed, Feeds
 from fluid.runtime import Request, Results, Session, bind
 from fluid.runtime.fetch import check_feed, split_names
 from fluid.trainer.device_calls import StepRequest
-from fluid.trainer.evaluation.evaluate import Evaluator
+from fluid.trainer.evaluation.evaluate import DatasetEvaluator
 from fluid.trainer.evaluation.history import History, HistoryKeeper
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -109,7 +109,7 @@ class Loop(HasParameters, KnownAttributes):
         self._bars = [handler for handler in told if isinstance(handler, ProgressBar)]
         self._keeper = HistoryKeeper()
         self._tell = Dispatcher([self._keeper, NoUpdates(), *told], self)
-        self._evaluator = Evaluator(session)
+        self._evaluator = DatasetEvaluator(session)
         (also,) = self._tell.fetches([self.program])
         self._step = bind(session.engine, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
         rows = [name for name, spec in self.program.feeds.items() if spec.shape[:1] == (None,)]

@@ -299,7 +299,7 @@ def compile_ahead(
         steps[0].compile_ahead(feed)
 
 
-class Call(NamedTuple):
+class DeviceCall(NamedTuple):
     """The results of one device call with one or several training steps, of which handlers are already notified.
 
     Attributes:
@@ -333,5 +333,5 @@ class Policy:
         """Return the maximum number of training steps in the next device call, at least 1."""
         return math.inf
 
-    def after_steps(self, call: Call) -> None:
+    def after_steps(self, call: DeviceCall) -> None:
         """Act after one device call; `call` holds the results of its training steps."""

@@ -21,7 +21,7 @@ from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.seeds import Seeds
-from fluid.trainer.evaluation.evaluate import Evaluator
+from fluid.trainer.evaluation.evaluate import DatasetEvaluator
 from fluid.trainer.programs import Member
 
 Export = Callable[[str, str], object]
@@ -105,7 +105,7 @@ class DryRun:
       export: a function that exports a program.
     """
 
-    def __init__(self, session: Session, evaluator: Evaluator, export: Export):
+    def __init__(self, session: Session, evaluator: DatasetEvaluator, export: Export):
         self._session = session
         self._evaluator = evaluator
         self._export = export

@@ -19,7 +19,7 @@ from fluid.runtime import CompiledStep, Request, Results, Session, bind
 from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint import NoCheckpoints
-from fluid.trainer.device_calls import Call, Policy, StepRequest, StepsPerCall
+from fluid.trainer.device_calls import DeviceCall, Policy, StepRequest, StepsPerCall
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -185,7 +185,7 @@ def _epoch(training: Training) -> EndEpochEvent:
     )
 
 
-def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
+def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCall:
     """Run one device call with one or several training steps, and notify handlers of each step.
 
     Several steps run in one device call if no handler and no policy has to act between them. Handlers are notified of
@@ -229,7 +229,7 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
     if not quick:
         _read_ahead(training, batches, limit)
         handlers.waits.look(batches.seconds, training.losses.idle)
-    return Call(name, results, batches)
+    return DeviceCall(name, results, batches)
 
 
 def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:

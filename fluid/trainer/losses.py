@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid.core import warn
 from fluid.runtime.in_flight import InFlight
-from fluid.trainer.device_calls import Call, Policy
+from fluid.trainer.device_calls import DeviceCall, Policy
 
 
 class Waits:
@@ -90,7 +90,7 @@ class Losses(Policy):
         newest = self._in_flight.newest
         return newest is None or bool(newest[0].is_ready())
 
-    def after_steps(self, call: Call) -> None:
+    def after_steps(self, call: DeviceCall) -> None:
         """Wait for the older half of the steps if too many are in flight; record the time of waiting."""
         if self.wait_for_half():
             self._waits.look(call.batches.seconds, self.idle)

@@ -10,7 +10,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from fluid.trainer.device_calls import Call, Policy
+from fluid.trainer.device_calls import DeviceCall, Policy
 
 log = logging.getLogger("fluid")
 
@@ -75,7 +75,7 @@ class Signals(Policy):
             self.arrived = self.told if self.arrived is None else self.arrived
             self.check()
 
-    def after_steps(self, call: Call) -> None:
+    def after_steps(self, call: DeviceCall) -> None:
         """Raise KeyboardInterrupt or SystemExit for the signal in `arrived`, unless `arrived` is None."""
         self.check()
 

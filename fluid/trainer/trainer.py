@@ -20,8 +20,8 @@ from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
+from fluid.reader.data_frame import check_reader
 from fluid.reader.feeder import FeedOrder
-from fluid.reader.table import check_reader
 from fluid.runtime import Results, Session, StepFunction
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import holding, spoilt
@@ -31,7 +31,7 @@ from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpoint.train_calls import Calls, HasCheckpoints, Readers
 from fluid.trainer.device_calls import StepsPerCall, StepsPerDispatch, compile_ahead
 from fluid.trainer.dry_run import Check, DryRun
-from fluid.trainer.evaluation.evaluate import Evaluator, Predicting
+from fluid.trainer.evaluation.evaluate import DatasetEvaluator, Predicting
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.means import Interval
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
@@ -181,7 +181,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             shardings=shardings,
         )
         self._inference = inference_program(infer_func, programs, session, precision)
-        self._set_up(declared, session, Evaluator(session), steps_per_dispatch)
+        self._set_up(declared, session, DatasetEvaluator(session), steps_per_dispatch)
         sources = [source for source in (param_path, params) if source is not None]
         self._start_from(sources, strict, rename, skip, names)
         compare(group(), session, programs, seed=seed, precision=precision)
@@ -191,7 +191,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self,
         declared: Sequence[TrainingProgram],
         session: Session,
-        evaluator: Evaluator,
+        evaluator: DatasetEvaluator,
         steps_per_dispatch: StepsPerDispatch = 1,
     ) -> None:
         """Set the attributes of this Trainer that depend on its session and programs."""

@@ -12,7 +12,7 @@ from fluid.inspection.drawing import Box, boxes_of, collapse
 from fluid.inspection.drawing import layers as layers_in
 from fluid.inspection.inspected import inspect
 from fluid.inspection.partition import Sizes
-from fluid.inspection.table import rows_of
+from fluid.inspection.summary_table import rows_of
 
 
 def boxes(function):

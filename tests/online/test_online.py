@@ -338,7 +338,7 @@ def test_sequences_have_a_limit(opened):
 def test_lengths_that_do_not_fit_the_padded_data_are_refused(lengths):
     rows = RowFormat({"ids": fluid.core.FeedSpec("ids", (None, 1), "int64", lod_level=1)})
     tensors = [("ids", np.ones((1, 4, 1), "int64")), ("ids.lengths", np.array(lengths, "int32"))]
-    body, head = protocol.write_request(protocol.InferRequest([protocol.Tensor(*tensor) for tensor in tensors]))
+    body, head = protocol.write_request(protocol.InferRequest([protocol.MessageTensor(*tensor) for tensor in tensors]))
     with pytest.raises(errors.ProtocolError, match=r"'ids.lengths' has the shape.*numbers from 0 to 4"):
         rows.unpack(body, head)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from fluid import errors, reader
-from fluid.reader.adapters import Part, minibatches, nonempty
+from fluid.reader.adapters import JointMinibatch, minibatches, nonempty
 
 
 @settings(max_examples=50, deadline=None)
@@ -85,7 +85,7 @@ def test_parts_of_what_is_read_together_are_the_minibatches(count, size, width, 
     small = 2 * size * (width + 1) * 8 <= 1 << 18
     for _ in range(2):
         expected, found = list(made()), list(passes())
-        assert all((type(part) is Part) == small for part in found)
+        assert all((type(part) is JointMinibatch) == small for part in found)
         check_alike(alone(found), expected)
         for part in found if small else ():
             columns = list(part.together.values() if isinstance(part.together, dict) else part.together)
@@ -100,7 +100,7 @@ def test_parts_of_what_is_read_together_are_the_minibatches(count, size, width, 
 
 
 def alone(found):
-    return [part.minibatch() if type(part) is Part else part for part in found]
+    return [part.minibatch() if type(part) is JointMinibatch else part for part in found]
 
 
 def check_alike(found, expected):

@@ -271,7 +271,9 @@ def test_row_66_others_go_on_while_large_json_is_read(body):
 
 
 def test_others_go_on_while_a_large_answer_is_written():
-    response = protocol.InferResponse("m", "1", [protocol.Tensor("y", np.linspace(0, 1, MANY // 2, dtype="float32"))])
+    response = protocol.InferResponse(
+        "m", "1", [protocol.MessageTensor("y", np.linspace(0, 1, MANY // 2, dtype="float32"))]
+    )
     pause, whole = longest_pause(lambda: protocol.write_response(response))
     assert pause < whole / 2
 

@@ -21,7 +21,7 @@ ARRAYS = DTYPES.flatmap(lambda d: some.arrays(d, some.array_shapes(min_dims=0, m
 
 @given(st.dictionaries(st.text(min_size=1, max_size=5), ARRAYS, min_size=1, max_size=3), st.booleans())
 def test_requests_come_back(values, binary):
-    found = [protocol.Tensor(name, array) for name, array in values.items()]
+    found = [protocol.MessageTensor(name, array) for name, array in values.items()]
     body, length = protocol.write_request(protocol.InferRequest(found, [protocol.Wanted("y", True)], "7", binary))
     got = protocol.read_request(body, length)
     assert (got.id, got.binary, got.outputs) == ("7", binary, [protocol.Wanted("y", True)])
@@ -34,7 +34,7 @@ def test_requests_come_back(values, binary):
 @given(ARRAYS, st.booleans())
 def test_answers_come_back(array, binary):
     names = frozenset({"y"} if binary else ())
-    response = protocol.InferResponse("m", "3", [protocol.Tensor("y", array)], None, names)
+    response = protocol.InferResponse("m", "3", [protocol.MessageTensor("y", array)], None, names)
     body, length = protocol.write_response(response)
     assert (length is not None) == binary
     finite = array.dtype.kind != "f" or np.isfinite(array).all()
@@ -177,12 +177,14 @@ def test_bytes_that_do_not_fit(message, match):
 )  # fmt: skip
 def test_sequences_that_make_no_sense(given, match):
     with pytest.raises(errors.ProtocolError, match=match):
-        protocol.from_tensors([protocol.Tensor(n, v) for n, v in given.items()], {"s": 1, "n": 2})
+        protocol.from_tensors([protocol.MessageTensor(n, v) for n, v in given.items()], {"s": 1, "n": 2})
 
 
 def test_requests_with_the_same_json_have_numbers_of_their_own():
     for number in range(3):
-        body, length = protocol.write_request(protocol.InferRequest([protocol.Tensor("x", np.float32([[number]]))]))
+        body, length = protocol.write_request(
+            protocol.InferRequest([protocol.MessageTensor("x", np.float32([[number]]))])
+        )
         (tensor,) = protocol.read_request(body, length).inputs
         assert tensor.data.tolist() == [[number]]
         with pytest.raises(errors.ProtocolError, match="expected at most 0"):
@@ -193,11 +195,14 @@ def test_requests_with_the_same_json_have_numbers_of_their_own():
 
 def test_what_clients_send_is_remembered_within_bounds():
     for number in range(2 * messages._MOST_KNOWN):
-        tensor = protocol.Tensor(f"x{number}", np.zeros(1, "float32"))
+        tensor = protocol.MessageTensor(f"x{number}", np.zeros(1, "float32"))
         protocol.read_request(*protocol.write_request(protocol.InferRequest([tensor])))
         assert len(messages._KNOWN) <= messages._MOST_KNOWN
     before = set(messages._KNOWN)
-    for tensor in (protocol.Tensor("x" * messages._SHORT, np.zeros(1, "float32")), protocol.Tensor("x", np.zeros(1))):
+    for tensor in (
+        protocol.MessageTensor("x" * messages._SHORT, np.zeros(1, "float32")),
+        protocol.MessageTensor("x", np.zeros(1)),
+    ):
         protocol.read_request(*protocol.write_request(protocol.InferRequest([tensor], id="one of many")))
     protocol.read_request(json.dumps({"inputs": [GOOD]}).encode())
     assert set(messages._KNOWN) == before, "nothing long, nothing that comes once, no numbers"
@@ -206,7 +211,7 @@ def test_what_clients_send_is_remembered_within_bounds():
 @given(st.lists(st.sampled_from([("FP32", (2, 3)), ("INT64", (1,)), ("BOOL", (0, 2)), ("BF16", (4,))]), max_size=3))
 def test_answers_in_binary_form_are_read_as_they_were_written(kinds):
     outputs = [
-        protocol.Tensor(f"y{i}", np.random.default_rng(i).normal(size=shape).astype(tensors.DTYPES[kind]))
+        protocol.MessageTensor(f"y{i}", np.random.default_rng(i).normal(size=shape).astype(tensors.DTYPES[kind]))
         for i, (kind, shape) in enumerate(kinds)
     ]
     for again in (False, True):

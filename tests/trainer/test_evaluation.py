@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import fluid
 from fluid import errors, layers
-from fluid.core import Part, Reduction
+from fluid.core import Contribution, Reduction
 from fluid.trainer.evaluation.evaluate import Total
 
 RNG = np.random.default_rng(0)
@@ -209,12 +209,12 @@ def test_metrics_add_to_the_outputs_in_one_pass():
 
 def test_a_mean_of_nothing_is_no_number():
     total = Total(Reduction("mean"))
-    total.add(Part(np.float32(0), 0))
+    total.add(Contribution(np.float32(0), 0))
     assert np.isnan(total.result())
 
 
 def test_a_sum_of_many_numbers_is_rounded_once():
     total, numbers = Total(Reduction("sum")), np.float32([1e8, 1, -1e8, 1e-8] * 50)
     for number in numbers:
-        total.add(Part(number))
+        total.add(Contribution(number))
     assert total.result() == 50 + 50 * float(np.float32(1e-8))

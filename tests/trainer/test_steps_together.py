@@ -9,7 +9,7 @@ from resumed_programs import Killed, X, Y, assert_equal, state, trainer
 import fluid
 from fluid import errors
 from fluid.core import TRAIN
-from fluid.reader.on_device import Picks, Stack
+from fluid.reader.on_device import Picks, StackedFeeds
 from fluid.runtime import CompiledStep, Request
 from fluid.runtime.compiled_step import bind
 from fluid.trainer.device_calls import MOST, Pace
@@ -265,7 +265,7 @@ def fed(made, on_device):
     """Feeds of three steps in one call, on the device."""
     feeds = [{"x": X[i : i + 8], "label": LABELS[i : i + 8, None].astype("int32")} for i in range(0, 24, 8)]
     if not on_device:
-        return made.session.engine.place(Stack.of(feeds, 4))
+        return made.session.engine.place(StackedFeeds.of(feeds, 4))
     whole = {"x": X, "label": LABELS[:, None].astype("int32")}
     return made.session.engine.place(Picks(whole, np.arange(32, dtype="int32").reshape(4, 8), np.int32(3)))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import fluid
-from fluid.reader.adapters import Part
-from fluid.reader.on_device import RowFeed, Rows
+from fluid.reader.adapters import JointMinibatch
+from fluid.reader.on_device import RowFeed, RowNumbers
 from fluid.reader.pipeline import Batch
 
 MODULES = 14  # that a minibatch may pass
@@ -29,7 +29,7 @@ def kind_of(value):
     """Return the stage of a minibatch that a value is; None for anything else."""
     if isinstance(value, Batch):
         return "Batch"
-    if isinstance(value, Part | Rows) or is_rows(value):
+    if isinstance(value, JointMinibatch | RowNumbers) or is_rows(value):
         return "minibatch"
     if isinstance(value, RowFeed):
         return "arrays"

@@ -202,7 +202,7 @@ Rule = Callable[[Op], Outputs]
 
 
 @dataclass(frozen=True)
-class Row:
+class OpRow:
     """A row in the table of ops, for an op that one call of a layer function computes.
 
     Attributes:
@@ -228,6 +228,6 @@ class Row:
         return {self.out: result} if isinstance(self.out, str) else dict(zip(self.out, result, strict=True))
 
 
-def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> Row:
+def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> OpRow:
     """Return a Row for an op with one input slot, X, and one output slot, Out; `attrs` as for Row."""
-    return Row(layer, {"x": "X"}, attrs)
+    return OpRow(layer, {"x": "X"}, attrs)

@@ -15,7 +15,7 @@ from fluid import core, errors
 from fluid.layers.attention.position import rotate
 from fluid.layers.attention.ring import attend_around, ring_of
 from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
-from fluid.layers.kernels.table import times_matrix
+from fluid.layers.kernels.lookup_table import times_matrix
 from fluid.layers.norm.dropout import dropout
 from fluid.param_attr import ParamSetting, to_attr
 

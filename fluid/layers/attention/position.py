@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
-from fluid.layers.sequence.steps import step_size
+from fluid.layers.sequence.step_selection import step_size
 
 
 @layer

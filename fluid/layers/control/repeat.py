@@ -10,7 +10,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, layer
 from fluid.layers.control.branch import record_outputs, strongly_typed
 from fluid.layers.control.loop import arrays_of_slices, check_carry, check_pair, count_steps, first_slice
-from fluid.layers.control.pipeline import count_rows, pipeline_of, pipelined
+from fluid.layers.control.pipelined import count_rows, pipeline_of, pipelined
 
 
 @layer
@@ -86,7 +86,7 @@ def repeat(
     n = count_steps(this, xs, n, "n")
     examples = [x] if xs is None else [x, first_slice(xs)]
     stages = pipeline_of(this.name, pipeline, n, microbatches)
-    stack = core.Stack(block, examples, "layers.repeat", n, this.name, pipeline)
+    stack = core.StackedBody(block, examples, "layers.repeat", n, this.name, pipeline)
     if pipeline is not None:
         _check_pipeline(this, stack, x, xs)
 
@@ -119,7 +119,7 @@ def repeat(
     return record_outputs(this, result) if xs is None else (record_outputs(this, result), record_outputs(this, ys))
 
 
-def _check_pipeline(this: Layer, stack: core.Stack, x: Any, xs: Any) -> None:
+def _check_pipeline(this: Layer, stack: core.StackedBody, x: Any, xs: Any) -> None:
     """Check that a stack of blocks can run as a pipeline.
 
     Raises:

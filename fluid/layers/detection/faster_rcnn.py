@@ -23,7 +23,7 @@ from fluid.layers.detection.box import (
     image_sizes,
 )
 from fluid.layers.detection.matching import (
-    Chosen,
+    SelectedAnchors,
     counts,
     objects_of,
     of_owner,
@@ -36,7 +36,7 @@ from fluid.layers.detection.matching import (
 from fluid.layers.detection.prior import positive_numbers
 from fluid.layers.detection.suppression import nms, top_k
 from fluid.layers.no_effect import no_effect
-from fluid.layers.sequence.steps import packed, sequence_batch
+from fluid.layers.sequence.step_selection import packed, sequence_batch
 
 # The upper bound of the predicted `log(box size / anchor size)`: an anchor of 16 pixels yields at most 1000 pixels.
 _LARGEST = math.log(1000 / 16)
@@ -370,7 +370,7 @@ def rpn_target_assign(
     others = some_of(negative, count - jnp.sum(chosen, axis=1, keepdims=True), keys[1])
     targets = encode(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
     labels = chosen.astype(jnp.int32)
-    return Chosen(chosen, others, count, most).results(this, logits, offsets, labels, targets)
+    return SelectedAnchors(chosen, others, count, most).results(this, logits, offsets, labels, targets)
 
 
 @layer

@@ -11,7 +11,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import boxes_in_images, exact, exact_array, image_sizes, iou
-from fluid.layers.sequence.steps import sequence_batch
+from fluid.layers.sequence.step_selection import sequence_batch
 
 # `bipartite_match` never matches a pair whose "distance" (a similarity) is below `_LEAST_DISTANCE`.
 _LEAST_DISTANCE = 1e-6
@@ -360,7 +360,7 @@ def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -
     return order if room is None else order[:, :room]
 
 
-class Chosen(NamedTuple):
+class SelectedAnchors(NamedTuple):
     """The anchors selected for training.
 
     Attributes:

@@ -11,7 +11,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.detection.box import boxes_in_images, clip_boxes, decode, encode, exact_array, image_sizes
-from fluid.layers.detection.matching import Chosen, objects_of, of_owner, one_for_each, owners, predictions_of
+from fluid.layers.detection.matching import SelectedAnchors, objects_of, of_owner, one_for_each, owners, predictions_of
 from fluid.layers.detection.suppression import Candidates, count_of, detections, nms, top_k
 from fluid.layers.functional import activation
 from fluid.layers.no_effect import no_effect
@@ -90,7 +90,7 @@ def retinanet_target_assign(
     own = jnp.where(positive, of_owner(labels, found.objects), 0).astype(jnp.int32)
     targets = encode(of_owner(objects.boxes, found.objects), anchors, jnp.ones(4, anchors.dtype), 1.0)
     targets = jnp.where(positive[..., None], targets, 0)
-    results = Chosen(positive, negative).results(this, logits, offsets, own, targets)
+    results = SelectedAnchors(positive, negative).results(this, logits, offsets, own, targets)
     return *results, this.output(results[1].lengths[:, None] + 1)
 
 

@@ -16,7 +16,7 @@ from fluid.layers.base import Layer, describe, layer, like, wide
 from fluid.layers.detection.box import exact
 from fluid.layers.functional import activation
 from fluid.layers.image.spatial import image_of
-from fluid.layers.kernels.layout import on_cpu
+from fluid.layers.kernels.data_format import on_cpu
 from fluid.layers.kernels.pooling import largest_of_bins
 
 # The number of regions that are pooled at once; the memory of intermediate results is proportional to this number.

@@ -11,7 +11,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
 from fluid.layers.detection.box import exact, iou
-from fluid.layers.sequence.steps import sequence_batch
+from fluid.layers.sequence.step_selection import sequence_batch
 
 
 class Candidates(NamedTuple):

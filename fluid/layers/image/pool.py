@@ -20,7 +20,7 @@ from fluid.layers.image.spatial import (
     images_of,
     paddings,
 )
-from fluid.layers.kernels.layout import as_computed, by_layout
+from fluid.layers.kernels.data_format import as_computed, by_layout
 from fluid.layers.kernels.pooling import largest
 from fluid.layers.no_effect import no_effect
 

@@ -14,7 +14,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, images_of
-from fluid.layers.kernels.layout import along_axis
+from fluid.layers.kernels.data_format import along_axis
 
 # For each interpolation method: the number of spatial dimensions, and the prefix of automatic layer names.
 _INTERPOLATIONS = {

@@ -13,7 +13,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, array_of, describe, layer
 from fluid.layers.checks import Sizes, check_ids, sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, Pairs, divided_channels, image_of
-from fluid.layers.sequence.steps import taken
+from fluid.layers.sequence.step_selection import taken
 
 
 @layer

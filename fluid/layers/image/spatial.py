@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, as_rows, dense, describe, is_sequence, like, row_dims
-from fluid.layers.kernels.layout import plus_bias
+from fluid.layers.kernels.data_format import plus_bias
 
 # The type of the argument `padding`; the function `paddings` documents its values.
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]

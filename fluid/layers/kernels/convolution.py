@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
-from fluid.layers.kernels.layout import as_computed, by_layout, on_cpu
+from fluid.layers.kernels.data_format import as_computed, by_layout, on_cpu
 
 _MANY_ROWS = 5  # the fewest rows of a filter for which `convolution` calls `by_rows`
 _FEW_CHANNELS = 4  # the most input channels for which `by_rows` computes its filter gradient as a convolution

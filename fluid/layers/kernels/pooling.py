@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.layers.kernels.layout import by_layout, on_cpu
+from fluid.layers.kernels.data_format import by_layout, on_cpu
 
 _MOST_CELLS = 16  # the most pixels of a window for `largest_of_tiles`, which compares them one by one
 _MOST_OVERLAPPING_CELLS = 49  # the most pixels of a window for `_largest_of_windows`, which uses int8 indices

@@ -14,7 +14,7 @@ from fluid import core, errors
 from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
-from fluid.layers.kernels.table import look_up
+from fluid.layers.kernels.lookup_table import look_up
 from fluid.param_attr import ParamSetting
 
 _SAMPLERS = ("uniform", "log_uniform", "custom_dist")

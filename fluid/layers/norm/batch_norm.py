@@ -20,7 +20,7 @@ from fluid.layers.base import (
     wide_dtype,
 )
 from fluid.layers.functional import Activation
-from fluid.layers.kernels.layout import along_axis, as_computed, without_bias
+from fluid.layers.kernels.data_format import along_axis, as_computed, without_bias
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
 from fluid.param_attr import ParamSetting

@@ -23,7 +23,7 @@ from fluid.layers.base import (
     wide_dtype,
 )
 from fluid.layers.functional import Activation
-from fluid.layers.kernels.layout import along_axis, as_computed
+from fluid.layers.kernels.data_format import along_axis, as_computed
 from fluid.layers.norm.moments import affine, channel_axis_of, moments, recorded_moments
 from fluid.param_attr import ParamSetting
 

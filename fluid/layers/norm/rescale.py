@@ -15,7 +15,7 @@ from fluid.initializer import Constant, Normal
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, valid_steps, wide
 from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import image_of
-from fluid.layers.kernels.layout import along_axis
+from fluid.layers.kernels.data_format import along_axis
 from fluid.layers.no_effect import no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of
 

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers import functional
 from fluid.layers.base import Layer, array_of, describe
-from fluid.layers.kernels.layout import on_cpu
+from fluid.layers.kernels.data_format import on_cpu
+from fluid.layers.kernels.lookup_table import plus
 from fluid.layers.kernels.lstm import lstm_scan
-from fluid.layers.kernels.table import plus
 
 ArrayFunction = Callable[[jax.Array], jax.Array]
 

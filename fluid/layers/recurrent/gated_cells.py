@@ -14,7 +14,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer, parameter_dtype
 from fluid.layers.checks import dtype_of
 from fluid.layers.functional import Activation
-from fluid.layers.kernels.table import times_matrix
+from fluid.layers.kernels.lookup_table import times_matrix
 from fluid.layers.recurrent.cells import GRU, LSTM, GRUUnit, LSTMState, LSTMUnit, array_of_shape, to_activation
 from fluid.layers.recurrent.rnn import RNNCell
 from fluid.param_attr import ParamSetting, to_attr

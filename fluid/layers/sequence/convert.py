@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, row_dims
 from fluid.layers.checks import check_ids, dtype_of
-from fluid.layers.sequence.steps import check_sequence, divided, flat, nested_like, sequence_batch, taken
+from fluid.layers.sequence.step_selection import check_sequence, divided, flat, nested_like, sequence_batch, taken
 
 
 @layer

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, array_of, dense, describe, layer
-from fluid.layers.sequence.steps import check_sequence, innermost, packed, shifted, step_ids
+from fluid.layers.sequence.step_selection import check_sequence, innermost, packed, shifted, step_ids
 
 
 @layer

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, row_dims
-from fluid.layers.sequence.steps import (
+from fluid.layers.sequence.step_selection import (
     check_sequence,
     flat,
     innermost,

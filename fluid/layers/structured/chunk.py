@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.loss.metrics import share
-from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_ids
+from fluid.layers.sequence.step_selection import alike, packed, sequences, shifted, step_ids
 
 
 class _Scheme(NamedTuple):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, wide
-from fluid.layers.sequence.steps import alike, sequences, step_ids
+from fluid.layers.sequence.step_selection import alike, sequences, step_ids
 from fluid.param_attr import ParamSetting, to_attr
 
 # Row indices of the transitions `[tags + 2, tags]`. Row 0 scores each tag as the first tag of a sequence, row 1 as the

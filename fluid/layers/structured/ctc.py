@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.no_effect import no_effect
-from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_ids
+from fluid.layers.sequence.step_selection import alike, packed, sequences, shifted, step_ids
 
 # `_LOG_ZERO` stands for the logarithm of 0. It is far below the log-probability of any path, and finite, so that
 # gradients are finite too.

@@ -24,7 +24,7 @@ from fluid.layers.base import (
     wide,
 )
 from fluid.layers.functional import Activation
-from fluid.layers.kernels.table import times_matrix
+from fluid.layers.kernels.lookup_table import times_matrix
 from fluid.layers.no_effect import assigns
 from fluid.param_attr import ParamSetting
 

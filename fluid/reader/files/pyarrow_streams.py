@@ -23,7 +23,7 @@ _lock = threading.Lock()
 _held: list[tuple["weakref.ref[Any]", Any]] = []
 
 
-class Stream:
+class LentStream:
     """A stream that may be passed to a thread of another library.
 
     No Python code runs when this stream, or a block of bytes read from it, is destroyed. The thread that destroys the

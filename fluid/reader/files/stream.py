@@ -151,7 +151,7 @@ class Parts(Stream):
         counts = [sum((high or 0) - low for _, low, high in part) for part in spans]
         total = sum(counts)
         with contextlib.ExitStack() as stack:
-            parts = [_Part(self._part(i, part), epoch) for i, part in enumerate(spans)]
+            parts = [_PartReader(self._part(i, part), epoch) for i, part in enumerate(spans)]
             for part in parts:
                 stack.callback(part.close)
             for low in range(start, total, size):
@@ -169,7 +169,7 @@ class Parts(Stream):
         return self._mixed(self._rows(spans), shuffling)
 
 
-class _Part:
+class _PartReader:
     """A reader of the rows of one part of the files in one pass; reading begins at the first requested row."""
 
     def __init__(self, iterate: Iterate, epoch: int):

@@ -13,17 +13,17 @@ from fluid.serving.protocol.messages import (
     write_request,
     write_response,
 )
-from fluid.serving.protocol.signature import Output, Signature, from_tensors, padded_as_before, to_tensors
-from fluid.serving.protocol.tensors import Tensor, count_numbers
+from fluid.serving.protocol.signature import ModelOutput, Signature, from_tensors, padded_as_before, to_tensors
+from fluid.serving.protocol.tensors import MessageTensor, count_numbers
 
 __all__ = [
     "HEADER_LENGTH",
     "LONG",
     "InferRequest",
     "InferResponse",
-    "Output",
+    "ModelOutput",
     "Signature",
-    "Tensor",
+    "MessageTensor",
     "Wanted",
     "check_lists",
     "count_numbers",

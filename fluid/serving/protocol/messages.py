@@ -12,7 +12,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.serving.protocol import tensors
-from fluid.serving.protocol.tensors import Tensor, short
+from fluid.serving.protocol.tensors import MessageTensor, short
 
 HEADER_LENGTH = "inference-header-content-length"
 
@@ -39,7 +39,7 @@ class InferRequest:
         strings, numbers or None.
     """
 
-    inputs: Sequence[Tensor]
+    inputs: Sequence[MessageTensor]
     outputs: Sequence[Wanted] | None = None
     id: str | None = None
     binary: bool = False
@@ -61,7 +61,7 @@ class InferResponse:
 
     model: str
     version: str
-    outputs: Sequence[Tensor]
+    outputs: Sequence[MessageTensor]
     id: str | None = None
     binary: frozenset[str] = field(default_factory=frozenset)
 
@@ -205,7 +205,7 @@ def write_response(response: InferResponse) -> tuple[bytes, int | None]:
     return body, length if response.binary else None
 
 
-def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: Any) -> tuple[bytes, int]:
+def _joined(header: dict[str, Any], key: str, values: Sequence[MessageTensor], binary: Any) -> tuple[bytes, int]:
     """Return the bytes of a message, and the number of bytes of JSON at its start.
 
     Args:
@@ -319,7 +319,7 @@ def _described(found: Sequence[Any]) -> list[_Described]:
     return list(described.values())
 
 
-def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Tensor]:
+def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[MessageTensor]:
     """Return the tensors of a message; `rest` holds the bytes of all its binary tensors, one after another."""
     read = []
     for name, datatype, shape, size, data in described:

@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
 from fluid.reader import Table
 from fluid.reader.buckets import padded_time
-from fluid.serving.protocol.tensors import ANY, DTYPES, Tensor, datatype_of
+from fluid.serving.protocol.tensors import ANY, DTYPES, MessageTensor, datatype_of
 
 # The suffixes of tensor names for sequence lengths: a batch of sequences is sent as a tensor of padded data, and one
 # tensor of lengths for each nesting level.
@@ -18,7 +18,7 @@ _LENGTHS = (".lengths", ".inner_lengths")
 
 
 @dataclass(frozen=True)
-class Output:
+class ModelOutput:
     """An output of a served model.
 
     Attributes:
@@ -48,7 +48,7 @@ class Signature:
     """
 
     feeds: Mapping[str, FeedSpec]
-    outputs: Sequence[Output]
+    outputs: Sequence[ModelOutput]
     named: bool = True
     random: bool | None = None
     table: Table | None = None
@@ -74,7 +74,7 @@ class Signature:
         """
         try:
             feeds = [_feed(tensor, site) for tensor in _values(found["inputs"])]
-            outputs = [Output(*_read(tensor)) for tensor in _values(found["outputs"])]
+            outputs = [ModelOutput(*_read(tensor)) for tensor in _values(found["outputs"])]
             parameters = found.get("parameters", {})
             named, random = bool(parameters.get("named", True)), parameters.get("random")
             table = Table.from_json(parameters["table"]) if "table" in parameters else None
@@ -83,7 +83,7 @@ class Signature:
             raise errors.ProtocolError(f"the metadata of {site} makes no sense: {error!r}") from error
 
 
-def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
+def to_tensors(values: Mapping[str, Any]) -> list[MessageTensor]:
     """Convert feeds or outputs to tensors; sequences become a tensor of padded data, and tensors of lengths.
 
     Args:
@@ -97,18 +97,18 @@ def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
     for name, value in values.items():
         lengths = _lengths_of(value)
         if not lengths:
-            found.append(Tensor(name, np.asarray(value)))
+            found.append(MessageTensor(name, np.asarray(value)))
             continue
         longest = [int(n.max(initial=0)) for n in lengths]
         data = np.asarray(value.data)
-        found.append(Tensor(name, data[(slice(None), *map(slice, longest))]))
-        found.append(Tensor(name + _LENGTHS[0], lengths[0]))
+        found.append(MessageTensor(name, data[(slice(None), *map(slice, longest))]))
+        found.append(MessageTensor(name + _LENGTHS[0], lengths[0]))
         if len(lengths) == 2:
-            found.append(Tensor(name + _LENGTHS[1], lengths[1][:, : longest[0]]))
+            found.append(MessageTensor(name + _LENGTHS[1], lengths[1][:, : longest[0]]))
     return found
 
 
-def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[str, Any]:
+def from_tensors(tensors: Sequence[MessageTensor], levels: Mapping[str, int]) -> dict[str, Any]:
     """Convert tensors to values by name: the inverse of `to_tensors`.
 
     Args:
@@ -174,7 +174,7 @@ def _whole(name: str, value: Any) -> np.ndarray:
     return np.clip(value, -1, np.iinfo(np.int32).max).astype(np.int32)
 
 
-def _described(spec: FeedSpec | Output, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+def _described(spec: FeedSpec | ModelOutput, parameters: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the metadata of the tensors of one feed or output: of its data, and of its sequence lengths."""
     level = spec.lod_level
     shape = [ANY if size is None else size for size in spec.shape]

@@ -42,7 +42,7 @@ ANY = -1  # in a shape: a size that is not fixed, or that differs between rows
 
 
 @dataclass(frozen=True)
-class Tensor:
+class MessageTensor:
     """One tensor of a message.
 
     Attributes:
@@ -103,7 +103,7 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
     return name, datatype, tuple(shape)
 
 
-def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tensor:
+def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> MessageTensor:
     """Create a tensor from the numbers in JSON, a flat list or nested lists.
 
     Args:
@@ -129,7 +129,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
     if ANY in shape:
         if len(data) != shape[0] and shape[0] != ANY:
             raise errors.ProtocolError(f"tensor {short(name)}: found {len(data)} rows, and the shape {list(shape)}")
-        return Tensor(name, data)
+        return MessageTensor(name, data)
     try:
         array = _array(data)
     except ValueError:
@@ -143,7 +143,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
         raise errors.ProtocolError(
             f"tensor {short(name)}: found data of shape {list(array.shape)}, and the shape {list(shape)}"
         )
-    return Tensor(name, _shaped(name, _within(name, array, datatype), shape))
+    return MessageTensor(name, _shaped(name, _within(name, array, datatype), shape))
 
 
 def _holds_numbers(data: list[Any], depth: int = 1) -> bool:
@@ -192,7 +192,7 @@ def _array(data: list[Any]) -> np.ndarray:
     return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(sizes)
 
 
-def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Tensor:
+def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> MessageTensor:
     """Create a tensor from the bytes of its numbers, little-endian and in row-major order.
 
     Raises:
@@ -211,7 +211,7 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview)
         )
     if dtype == np.bool_ and len(data) and np.frombuffer(data, np.uint8).max() > 1:
         raise errors.ProtocolError(f"tensor {short(name)}: a BOOL is a byte 0 or 1")
-    return Tensor(name, _shaped(name, np.frombuffer(data, dtype), shape))
+    return MessageTensor(name, _shaped(name, np.frombuffer(data, dtype), shape))
 
 
 def to_json(array: np.ndarray) -> Iterator[list[Any]]:

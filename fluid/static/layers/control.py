@@ -81,10 +81,10 @@ class While:
                 "layers.While: the block never assigns its condition, so it would run for ever; end it with "
                 "layers.less_than(x=i, y=n, cond=cond)"
             )
-        program.apply(_Loop(block, self._cond, carried, self._most), blocks=(block,), into=carried)
+        program.apply(_BlockLoop(block, self._cond, carried, self._most), blocks=(block,), into=carried)
 
 
-class _Loop:
+class _BlockLoop:
     """A function that runs a recorded block in a loop.
 
     Args:

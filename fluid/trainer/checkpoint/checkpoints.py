@@ -22,7 +22,7 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.text import described
-from fluid.checkpoint import Source
+from fluid.checkpoint import ArraySource
 from fluid.checkpoint.folder import newest_whole
 from fluid.checkpoint.object_store import folder_of
 from fluid.core import Program, creation_sites, own_array
@@ -33,7 +33,7 @@ from fluid.runtime.finite import Health
 from fluid.runtime.state_io import check_state, names_here
 from fluid.trainer.checkpoint.config import BestMeasured, CheckpointConfig, Score, check_shared
 from fluid.trainer.checkpoint.writer import Writer
-from fluid.trainer.device_calls import Call, Policy
+from fluid.trainer.device_calls import DeviceCall, Policy
 from fluid.trainer.handlers import Handler
 from fluid.trainer.resume import Progress
 
@@ -100,7 +100,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     same_parameters = _parameters(found) == _parameters(session.state())
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
     check_state(session, found, where, advice, meta.get("sites") or {})
-    Source({}, where, table=meta.get("table")).check_table(session.table)
+    ArraySource({}, where, table=meta.get("table")).check_table(session.table)
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")
@@ -135,7 +135,7 @@ def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], s
 log = logging.getLogger("fluid")
 
 
-class Position(Protocol):
+class CheckpointPosition(Protocol):
     """The training position that a checkpoint stores: a Progress of a Trainer, or the states of a custom loop.
 
     Attributes:
@@ -212,7 +212,7 @@ class Checkpoints(NoCheckpoints):
         self._group = group()
         check_shared(self.folder, self._group)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score, self._group)
-        self._progress: Position = Progress()
+        self._progress: CheckpointPosition = Progress()
         self._since = 0  # the number of training steps since the last save or restore
         self._asked = False  # True if a handler has requested a save that has not started yet
 
@@ -305,7 +305,7 @@ class Checkpoints(NoCheckpoints):
         steps = self.folder.steps()
         return f"checkpoint {steps[-1]} in {self.folder.name!r}" if steps else f"{self.folder.name!r}"
 
-    def of(self, progress: "Position") -> "Checkpoints":
+    def of(self, progress: "CheckpointPosition") -> "Checkpoints":
         """Set the training position that later saves store together with the session; return this object."""
         self._progress = progress
         return self
@@ -369,7 +369,7 @@ class Checkpoints(NoCheckpoints):
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)
 
-    def after_steps(self, call: Call) -> None:
+    def after_steps(self, call: DeviceCall) -> None:
         """Count the steps of one device call, and save if a checkpoint is due.
 
         At the last step of an epoch, the save waits for the end of the epoch.

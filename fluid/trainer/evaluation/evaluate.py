@@ -14,8 +14,8 @@ from fluid._util.text import scaled
 from fluid.compat.name_hints import KnownAttributes
 from fluid.core import (
     TEST,
+    Contribution,
     NestedSequenceBatch,
-    Part,
     Program,
     Reduction,
     SequenceBatch,
@@ -28,14 +28,14 @@ from fluid.distributed import group
 from fluid.metrics import Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
+from fluid.reader.data_frame import check_reader
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.reader.table import check_reader
 from fluid.runtime import CompiledStep, Request, Results, Session, check_fetch
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import GRAD, Fetch, is_inner, is_line
 from fluid.runtime.in_flight import InFlight
-from fluid.runtime.prediction import Constant, constant, needed_feeds, on_host, order_of_results, stream
+from fluid.runtime.prediction import ConstantFeeds, constant, needed_feeds, on_host, order_of_results, stream
 from fluid.runtime.seeds import Seeds
 from fluid.runtime.session import ShowsProgram
 from fluid.trainer.evaluation.means import output_names, scalar_outputs
@@ -85,7 +85,7 @@ class Total:
         self._values: list[Any] = []
         self.kept = 0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: Contribution) -> None:
         """Add the value of one minibatch, after waiting until the device has computed it.
 
         Args:
@@ -164,7 +164,7 @@ class Gathered:
         return [*totals, *(metric.eval() for metric in self._metrics)]
 
 
-class Evaluator:
+class DatasetEvaluator:
     """An evaluator of the programs of a Trainer over data sets.
 
     Args:
@@ -279,7 +279,7 @@ def request_of(program: Program, metrics: Metrics) -> Request:
 
 
 def evaluate(
-    step: CompiledStep, feeds: Iterable[Mapping[str, Any]], gathered: Gathered, fixed: Constant
+    step: CompiledStep, feeds: Iterable[Mapping[str, Any]], gathered: Gathered, fixed: ConstantFeeds
 ) -> Iterator[None]:
     """Collect the results of a program over all minibatches; yield after each minibatch.
 
@@ -437,7 +437,7 @@ class Predicting(ShowsProgram, KnownAttributes):
     programs: dict[str, Program]
     _training: bool
     _signals: Signals
-    _evaluator: Evaluator
+    _evaluator: DatasetEvaluator
     _member: Callable[..., Member]
     _set_by: ClassVar = {
         "history": "it is what trainer.train returns",

@@ -132,7 +132,7 @@ _REMEMBERED = 1000
 
 
 @dataclass
-class _Row:
+class _EpochEntries:
     """The entries of a History for one epoch, before their values are read from the device.
 
     Attributes:
@@ -170,7 +170,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
 
     def __init__(self) -> None:
         self._columns: dict[str, list[Any]] = {name: [] for name in OWN_COLUMNS}
-        self._unread: deque[_Row] = deque()
+        self._unread: deque[_EpochEntries] = deque()
 
     def __getitem__(self, name: str) -> list[Any]:
         self._read()
@@ -233,7 +233,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
         else:
             write_picture(picture, "history.png" if path is None else path)
 
-    def _append(self, row: _Row, in_flight: int) -> None:
+    def _append(self, row: _EpochEntries, in_flight: int) -> None:
         """Add the row of an epoch, and read the values of older epochs from the device, without waiting.
 
         An epoch is read if at least `in_flight` steps have followed it, because its values are then computed.
@@ -353,7 +353,7 @@ class HistoryKeeper(Handler):
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Add the means and the reported values of the ended epoch to the history."""
-        row = _Row(event.epoch, self.done, event.metrics, self._announced)
+        row = _EpochEntries(event.epoch, self.done, event.metrics, self._announced)
         self.history._append(row, self._dispatcher.in_flight)
         self._announced = {}
 

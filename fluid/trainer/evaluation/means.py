@@ -17,7 +17,7 @@ from fluid import errors
 from fluid.core import Program, whole_number
 from fluid.runtime import Results
 from fluid.runtime.in_flight import IN_FLIGHT
-from fluid.runtime.results import Later
+from fluid.runtime.results import StackedValue
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 
@@ -277,7 +277,7 @@ class Means:
         With `_POSTPONED` unread steps or more, reading is not postponed.
         """
         newest = self._unread[-1][0][:1]
-        return len(self._unread) <= _POSTPONED and any(isinstance(v, Later) and v.is_ready() for v in newest)
+        return len(self._unread) <= _POSTPONED and any(isinstance(v, StackedValue) and v.is_ready() for v in newest)
 
     def _put_together(self) -> None:
         """Read the values of the oldest `_CHUNK` steps.
@@ -286,7 +286,7 @@ class Means:
         on such a device, and read when the next stack is created.
         """
         first, _ = self._unread[0]
-        if not first or isinstance(first[0], Later) or _is_near(first[0]):
+        if not first or isinstance(first[0], StackedValue) or _is_near(first[0]):
             self._fold_steps(_CHUNK)
             return
         self._fold_chunk()
@@ -346,10 +346,10 @@ def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
     """Copy arrays to the host. Training reads all values from the device with this function."""
-    if any(isinstance(value, Later) for value in values):
-        stacks = {id(value.stack): value.stack for value in values if isinstance(value, Later)}
+    if any(isinstance(value, StackedValue) for value in values):
+        stacks = {id(value.stack): value.stack for value in values if isinstance(value, StackedValue)}
         there = dict(zip(stacks, on_host(list(stacks.values())), strict=True))
-        return [there[id(v.stack)][v.number] if isinstance(v, Later) else on_host([v])[0] for v in values]
+        return [there[id(v.stack)][v.number] if isinstance(v, StackedValue) else on_host([v])[0] for v in values]
     if values and not _is_near(values[0]):
         return jax.device_get(list(values))
     return [np.asarray(value) for value in values]
@@ -360,7 +360,7 @@ def is_computed(value: Any) -> bool:
 
     The training loop waits for old steps. But a step in one device call with newer steps may still be in flight.
     """
-    return not isinstance(value, Later) or value.is_ready()
+    return not isinstance(value, StackedValue) or value.is_ready()
 
 
 def _is_near(value: Any) -> bool:

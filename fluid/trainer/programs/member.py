@@ -18,12 +18,12 @@ from fluid.reader.adapters import Minibatches, minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets
 from fluid.reader.converter import Converter
+from fluid.reader.data_frame import check_reader
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.reader.table import check_reader
 from fluid.runtime import CompiledStep, Request, Session, check_fetch
 from fluid.runtime.compiled_step import bind
-from fluid.runtime.prediction import Constant, needed_feeds
+from fluid.runtime.prediction import ConstantFeeds, needed_feeds
 from fluid.runtime.seeds import Draw
 from fluid.trainer.programs.schedule import Schedule, ScheduleLike, Turns, schedule_of
 from fluid.trainer.programs.training_program import ProgramFunction, TrainingProgram
@@ -193,7 +193,7 @@ Source = Minibatches | Turns
 """The type of the data source of a training: the minibatches of one program, or of several programs in turn."""
 
 
-class Plan(NamedTuple):
+class ProgramOrder(NamedTuple):
     """The order in which several programs are trained.
 
     Attributes:
@@ -205,7 +205,9 @@ class Plan(NamedTuple):
     epoch_of: str | None
 
 
-def plan_of(programs: Sequence[Program], schedule: ScheduleLike, epoch_of: str | None, seed: int) -> Plan | None:
+def plan_of(
+    programs: Sequence[Program], schedule: ScheduleLike, epoch_of: str | None, seed: int
+) -> ProgramOrder | None:
     """Return the order in which the programs of a Trainer are trained; None for one program.
 
     Args:
@@ -231,7 +233,7 @@ def plan_of(programs: Sequence[Program], schedule: ScheduleLike, epoch_of: str |
         raise errors.UnknownNameError(
             f"epoch_of={epoch_of!r}: there is no such program. {errors.nearest(str(epoch_of), names)}"
         )
-    return Plan(schedule_of(schedule, names, seed), epoch_of)
+    return ProgramOrder(schedule_of(schedule, names, seed), epoch_of)
 
 
 def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
@@ -308,7 +310,9 @@ def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any =
     return reader
 
 
-def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], plan: Plan | None, first: int) -> Source:
+def source_of(
+    members: Sequence[Member], readers: Sequence[ReaderLike | None], plan: ProgramOrder | None, first: int
+) -> Source:
     """Return the source of the minibatches of a call of `train`.
 
     Args:
@@ -466,7 +470,7 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
         for feed, value in wanted:
             check_fetch(other.program, value)
             _check_fits(program, feed, other.program, value)
-        needs = needed_feeds(session, other.program, values, Constant({}, {}))
+        needs = needed_feeds(session, other.program, values, ConstantFeeds({}, {}))
         chained = other.declared.feed_from or {}
         wants_chain = any(feed in chained for feed in needs)
         read = {n: s for n, s in other.reads.items() if n in needs or (wants_chain and n not in other.program.feeds)}

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 import fluid
 from fluid import errors, layers
-from fluid.layers.control.pipeline import Pipeline
+from fluid.layers.control.pipelined import Pipeline
 
 SMALL = st.integers(1, 4)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fluid
-from fluid.layers.kernels.layout import on_cpu, traced_for
+from fluid.layers.kernels.data_format import on_cpu, traced_for
 
 FEED = {
     "image": np.random.default_rng(0).normal(size=(1, 2, 8, 8)).astype("float32"),

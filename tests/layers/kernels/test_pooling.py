@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fluid.layers.kernels.layout import by_layout
+from fluid.layers.kernels.data_format import by_layout
 from fluid.layers.kernels.pooling import largest, largest_of_tiles
 
 IMAGES = np.random.default_rng(0).normal(size=(2, 5, 7, 3)).astype("float32")

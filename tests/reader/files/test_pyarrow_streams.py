@@ -36,7 +36,7 @@ def test_what_pyarrow_holds_is_known_and_let_go_of(pattern):
     file = first_file(pattern)
     rows = FORMATS[file.extension[1:]].read(Piece(file), 0, Fields(None, None))
     next(rows)
-    assert any(isinstance(thing, pyarrow_streams.Stream) for thing in held())
+    assert any(isinstance(thing, pyarrow_streams.LentStream) for thing in held())
     rows.close()
     pyarrow_streams._wait()
     assert not held()
@@ -59,13 +59,13 @@ def test_no_python_code_runs_in_the_thread_that_lets_go():
         def __del__(self):
             closed_in.append(threading.current_thread())
 
-    handed_over = [pyarrow_streams.Stream(File(b"some bytes"))]
+    handed_over = [pyarrow_streams.LentStream(File(b"some bytes"))]
     thread = threading.Thread(target=handed_over.clear)
     thread.start()
     thread.join()
     assert not held()
     assert thread not in closed_in
-    pyarrow_streams.Stream(io.BytesIO(b""))
+    pyarrow_streams.LentStream(io.BytesIO(b""))
     assert closed_in == [threading.current_thread()]
 
 
@@ -73,7 +73,7 @@ def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
     taken, let_go = threading.Event(), threading.Event()
 
     def of_another_library():
-        stream = pyarrow_streams.Stream(io.BytesIO(b"some bytes"))
+        stream = pyarrow_streams.LentStream(io.BytesIO(b"some bytes"))
         block = stream.read(4)
         assert (bytes(block), bytes(stream.read())) == (b"some", b" bytes")
         del stream
@@ -97,7 +97,7 @@ def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
 
 
 def test_the_end_of_python_does_not_wait_for_ever(monkeypatch):
-    block = pyarrow_streams.Stream(io.BytesIO(b"some bytes")).read()
+    block = pyarrow_streams.LentStream(io.BytesIO(b"some bytes")).read()
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 100 * seconds))

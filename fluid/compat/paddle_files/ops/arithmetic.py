@@ -5,15 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 from fluid import layers
-from fluid.compat.paddle_files.op import Op, Outputs, Row, Rule, unary
+from fluid.compat.paddle_files.op import Op, OpRow, Outputs, Rule, unary
 
 
-def _elementwise(layer: Callable[..., Any]) -> Row:
-    return Row(layer, {"x": "X", "y": "Y"}, {"axis": ("axis", -1)})
+def _elementwise(layer: Callable[..., Any]) -> OpRow:
+    return OpRow(layer, {"x": "X", "y": "Y"}, {"axis": ("axis", -1)})
 
 
-def _compare(layer: Callable[..., Any]) -> Row:
-    return Row(layer, {"x": "X", "y": "Y"})
+def _compare(layer: Callable[..., Any]) -> OpRow:
+    return OpRow(layer, {"x": "X", "y": "Y"})
 
 
 def _reduce(layer: Callable[..., Any]) -> Rule:
@@ -73,10 +73,10 @@ _MUL: dict[str, tuple[str, Any]] = {
 
 ROWS: dict[str, Rule] = {
     "bilinear_tensor_product": _bilinear,
-    "bmm": Row(layers.matmul, {"x": "X", "y": "Y"}),
+    "bmm": OpRow(layers.matmul, {"x": "X", "y": "Y"}),
     "clip": unary(layers.clip, min=("min", float), max=("max", float)),
     "clip_by_norm": unary(layers.clip_by_norm, max_norm=("max_norm", float)),
-    "cos_sim": Row(layers.cos_sim, {"X": "X", "Y": "Y"}),
+    "cos_sim": OpRow(layers.cos_sim, {"X": "X", "Y": "Y"}),
     "cumsum": unary(layers.cumsum, **_CUMSUM),
     "elementwise_add": _elementwise(layers.elementwise_add),
     "elementwise_div": _elementwise(layers.elementwise_div),
@@ -100,9 +100,9 @@ ROWS: dict[str, Rule] = {
     "logical_not": unary(layers.logical_not),
     "logical_or": _compare(layers.logical_or),
     "logical_xor": _compare(layers.logical_xor),
-    "matmul": Row(layers.matmul, {"x": "X", "y": "Y"}, _MATMUL),
+    "matmul": OpRow(layers.matmul, {"x": "X", "y": "Y"}, _MATMUL),
     "mean": unary(layers.mean),
-    "mul": Row(layers.mul, {"x": "X", "y": "Y"}, _MUL),
+    "mul": OpRow(layers.mul, {"x": "X", "y": "Y"}, _MUL),
     "not_equal": _compare(layers.not_equal),
     "reduce_all": _reduce(layers.reduce_all),
     "reduce_any": _reduce(layers.reduce_any),
@@ -148,7 +148,7 @@ ROWS |= {
     "hard_swish": unary(layers.hard_swish, threshold=("threshold", 6.0), scale=("scale", 6.0), offset=("offset", 3.0)),
     "leaky_relu": unary(layers.leaky_relu, alpha=("alpha", 0.02)),
     "log": unary(layers.log),
-    "log_softmax": Row(layers.log_softmax, {"input": "X"}, {"axis": ("axis", -1)}),
+    "log_softmax": OpRow(layers.log_softmax, {"input": "X"}, {"axis": ("axis", -1)}),
     "logsigmoid": unary(layers.logsigmoid),
     "maxout": unary(layers.maxout, groups=("groups", int), axis=("axis", 1)),
     "mish": _mish,
@@ -165,7 +165,7 @@ ROWS |= {
     "silu": unary(layers.silu),
     "sin": unary(layers.sin),
     "soft_relu": unary(layers.soft_relu, threshold=("threshold", 40.0)),
-    "softmax": Row(layers.softmax, {"input": "X"}, {"axis": ("axis", -1)}),
+    "softmax": OpRow(layers.softmax, {"input": "X"}, {"axis": ("axis", -1)}),
     "softplus": unary(layers.softplus),
     "softshrink": unary(layers.softshrink, alpha=("lambda", 0.5)),
     "softsign": unary(layers.softsign),

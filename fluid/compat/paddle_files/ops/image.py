@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fluid import layers
-from fluid.compat.paddle_files.op import Op, Outputs, Row, Rule, unary
+from fluid.compat.paddle_files.op import Op, OpRow, Outputs, Rule, unary
 
 
 def _padding(op: Op, dims: int) -> Any:
@@ -133,7 +133,7 @@ _PAD: dict[str, tuple[str, Any]] = {
 
 ROWS: dict[str, Rule] = {
     "affine_channel": _affine_channel,
-    "affine_grid": Row(layers.affine_grid, {"theta": "Theta"}, {"out_shape": ("output_shape", [])}, out="Output"),
+    "affine_grid": OpRow(layers.affine_grid, {"theta": "Theta"}, {"out_shape": ("output_shape", [])}, out="Output"),
     "bilinear_interp": _resize("BILINEAR", 2),
     "conv2d": _conv(layers.conv2d, 2),
     "conv2d_transpose": _conv_transpose(layers.conv2d_transpose, 2),
@@ -141,19 +141,19 @@ ROWS: dict[str, Rule] = {
     "conv3d_transpose": _conv_transpose(layers.conv3d_transpose, 3),
     "depthwise_conv2d": _conv(layers.conv2d, 2),
     "depthwise_conv2d_transpose": _conv_transpose(layers.conv2d_transpose, 2),
-    "grid_sampler": Row(layers.grid_sampler, {"x": "X", "grid": "Grid"}, out="Output"),
+    "grid_sampler": OpRow(layers.grid_sampler, {"x": "X", "grid": "Grid"}, out="Output"),
     "im2sequence": _im2sequence,
     "max_pool2d_with_index": _pool_with_index(layers.pool2d, layers.adaptive_pool2d, 2),
     "max_pool3d_with_index": _pool_with_index(layers.pool3d, layers.adaptive_pool3d, 3),
     "nearest_interp": _resize("NEAREST", 2),
-    "pad2d": Row(layers.pad2d, {"input": "X"}, _PAD),
+    "pad2d": OpRow(layers.pad2d, {"input": "X"}, _PAD),
     "pixel_shuffle": unary(layers.pixel_shuffle, upscale_factor=("upscale_factor", 1)),
     "pool2d": _pool(layers.pool2d, layers.adaptive_pool2d, 2),
     "pool3d": _pool(layers.pool3d, layers.adaptive_pool3d, 3),
     "shuffle_channel": unary(layers.shuffle_channel, group=("group", 1)),
     "space_to_depth": unary(layers.space_to_depth, blocksize=("blocksize", 2)),
     "trilinear_interp": _resize("TRILINEAR", 3),
-    "unfold": Row(layers.unfold, {"x": "X"}, _UNFOLD, out="Y"),
+    "unfold": OpRow(layers.unfold, {"x": "X"}, _UNFOLD, out="Y"),
 }
 
 
@@ -243,6 +243,6 @@ ROWS |= {
     "instance_norm": _instance_norm,
     "layer_norm": _layer_norm,
     "lrn": _lrn,
-    "norm": Row(layers.l2_normalize, {"x": "X"}, {"axis": ("axis", int), "epsilon": ("epsilon", 1e-10)}),
+    "norm": OpRow(layers.l2_normalize, {"x": "X"}, {"axis": ("axis", int), "epsilon": ("epsilon", 1e-10)}),
     "sync_batch_norm": _batch_norm,
 }

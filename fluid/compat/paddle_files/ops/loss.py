@@ -3,7 +3,7 @@
 from typing import Any
 
 from fluid import layers
-from fluid.compat.paddle_files.op import Op, Outputs, Row, Rule
+from fluid.compat.paddle_files.op import Op, OpRow, Outputs, Rule
 
 _IGNORED = {"ignore_index": ("ignore_index", -100)}
 
@@ -66,37 +66,37 @@ _LABELLED = {"input": "X", "label": "Label"}
 
 ROWS: dict[str, Rule] = {
     "accuracy": _accuracy,
-    "bpr_loss": Row(layers.bpr_loss, _LABELLED, out="Y"),
-    "cross_entropy": Row(layers.cross_entropy, _LABELLED, _SOFT, out="Y"),
-    "cross_entropy2": Row(layers.cross_entropy, _LABELLED, _IGNORED, out="Y"),
+    "bpr_loss": OpRow(layers.bpr_loss, _LABELLED, out="Y"),
+    "cross_entropy": OpRow(layers.cross_entropy, _LABELLED, _SOFT, out="Y"),
+    "cross_entropy2": OpRow(layers.cross_entropy, _LABELLED, _IGNORED, out="Y"),
     "hierarchical_sigmoid": _hierarchical_sigmoid,
-    "huber_loss": Row(layers.huber_loss, {"input": "X", "label": "Y"}, {"delta": ("delta", float)}),
-    "kldiv_loss": Row(
+    "huber_loss": OpRow(layers.huber_loss, {"input": "X", "label": "Y"}, {"delta": ("delta", float)}),
+    "kldiv_loss": OpRow(
         layers.kldiv_loss, {"x": "X", "target": "Target"}, {"reduction": ("reduction", "mean")}, out="Loss"
     ),
-    "label_smooth": Row(
+    "label_smooth": OpRow(
         layers.label_smooth, {"label": "X"}, {"epsilon": ("epsilon", 0.0)}, {"prior_dist": "PriorDist"}
     ),
-    "log_loss": Row(
+    "log_loss": OpRow(
         layers.log_loss, {"input": "Predicted", "label": "Labels"}, {"epsilon": ("epsilon", float)}, out="Loss"
     ),
-    "margin_rank_loss": Row(
+    "margin_rank_loss": OpRow(
         layers.margin_rank_loss, {"label": "Label", "left": "X1", "right": "X2"}, {"margin": ("margin", 0.0)}
     ),
     "mean_iou": _mean_iou,
-    "rank_loss": Row(layers.rank_loss, {"label": "Label", "left": "Left", "right": "Right"}),
-    "sigmoid_cross_entropy_with_logits": Row(
+    "rank_loss": OpRow(layers.rank_loss, {"label": "Label", "left": "Left", "right": "Right"}),
+    "sigmoid_cross_entropy_with_logits": OpRow(
         layers.sigmoid_cross_entropy_with_logits, {"x": "X", "label": "Label"}, _SIGMOID
     ),
-    "sigmoid_focal_loss": Row(layers.sigmoid_focal_loss, {"x": "X", "label": "Label", "fg_num": "FgNum"}, _FOCAL),
-    "smooth_l1_loss": Row(
+    "sigmoid_focal_loss": OpRow(layers.sigmoid_focal_loss, {"x": "X", "label": "Label", "fg_num": "FgNum"}, _FOCAL),
+    "smooth_l1_loss": OpRow(
         layers.smooth_l1,
         {"x": "X", "y": "Y"},
         {"sigma": ("sigma", 1.0)},
         {"inside_weight": "InsideWeight", "outside_weight": "OutsideWeight"},
     ),
     "softmax_with_cross_entropy": _softmax_with_cross_entropy,
-    "teacher_student_sigmoid_loss": Row(layers.teacher_student_sigmoid_loss, _LABELLED, _BOUNDS, out="Y"),
+    "teacher_student_sigmoid_loss": OpRow(layers.teacher_student_sigmoid_loss, _LABELLED, _BOUNDS, out="Y"),
 }
 
 
@@ -133,7 +133,7 @@ _CHUNKS: dict[str, tuple[str, Any]] = {
 }
 
 ROWS |= {
-    "chunk_eval": Row(
+    "chunk_eval": OpRow(
         layers.chunk_eval,
         {"input": "Inference", "label": "Label"},
         _CHUNKS,
@@ -142,7 +142,7 @@ ROWS |= {
     ),
     "crf_decoding": _crf_decoding,
     "ctc_align": _ctc_align,
-    "edit_distance": Row(
+    "edit_distance": OpRow(
         layers.edit_distance,
         {"input": "Hyps", "label": "Refs"},
         {"normalized": ("normalized", False)},
@@ -150,7 +150,7 @@ ROWS |= {
         ("Out", "SequenceNum"),
     ),
     "linear_chain_crf": _linear_chain_crf,
-    "warpctc": Row(
+    "warpctc": OpRow(
         layers.warpctc,
         {"input": "Logits", "label": "Label"},
         {"blank": ("blank", 0), "norm_by_times": ("norm_by_times", False)},

@@ -5,7 +5,7 @@ from typing import Any
 
 from fluid import layers
 from fluid.compat import input
-from fluid.compat.paddle_files.op import Op, Outputs, Row, Rule
+from fluid.compat.paddle_files.op import Op, OpRow, Outputs, Rule
 
 
 def _pool(op: Op) -> Outputs:
@@ -63,28 +63,28 @@ def _lod_reset(op: Op) -> Outputs:
 
 
 ROWS: dict[str, Rule] = {
-    "add_position_encoding": Row(
+    "add_position_encoding": OpRow(
         layers.add_position_encoding, {"input": "X"}, {"alpha": ("alpha", 1.0), "beta": ("beta", 1.0)}
     ),
     "lod_reset": _lod_reset,
     "row_conv": _row_conv,
     "sequence_concat": _concat,
     "sequence_conv": _conv,
-    "sequence_enumerate": Row(
+    "sequence_enumerate": OpRow(
         layers.sequence_enumerate, {"input": "X"}, {"win_size": ("win_size", int), "pad_value": ("pad_value", 0)}
     ),
-    "sequence_erase": Row(layers.sequence_erase, {"x": "X"}, {"tokens": ("tokens", list)}),
-    "sequence_expand": Row(layers.sequence_expand, {"x": "X", "y": "Y"}, {"ref_level": ("ref_level", -1)}),
-    "sequence_expand_as": Row(layers.sequence_expand_as, {"x": "X", "y": "Y"}),
+    "sequence_erase": OpRow(layers.sequence_erase, {"x": "X"}, {"tokens": ("tokens", list)}),
+    "sequence_expand": OpRow(layers.sequence_expand, {"x": "X", "y": "Y"}, {"ref_level": ("ref_level", -1)}),
+    "sequence_expand_as": OpRow(layers.sequence_expand_as, {"x": "X", "y": "Y"}),
     "sequence_mask": _mask,
     "sequence_pad": _pad,
     "sequence_pool": _pool,
-    "sequence_reshape": Row(layers.sequence_reshape, {"input": "X"}, {"new_dim": ("new_dim", int)}),
-    "sequence_reverse": Row(layers.sequence_reverse, {"x": "X"}, out="Y"),
-    "sequence_scatter": Row(layers.sequence_scatter, {"input": "X", "index": "Ids", "updates": "Updates"}),
-    "sequence_slice": Row(layers.sequence_slice, {"input": "X", "offset": "Offset", "length": "Length"}),
-    "sequence_softmax": Row(layers.sequence_softmax, {"input": "X"}),
-    "sequence_unpad": Row(layers.sequence_unpad, {"x": "X", "length": "Length"}),
+    "sequence_reshape": OpRow(layers.sequence_reshape, {"input": "X"}, {"new_dim": ("new_dim", int)}),
+    "sequence_reverse": OpRow(layers.sequence_reverse, {"x": "X"}, out="Y"),
+    "sequence_scatter": OpRow(layers.sequence_scatter, {"input": "X", "index": "Ids", "updates": "Updates"}),
+    "sequence_slice": OpRow(layers.sequence_slice, {"input": "X", "offset": "Offset", "length": "Length"}),
+    "sequence_softmax": OpRow(layers.sequence_softmax, {"input": "X"}),
+    "sequence_unpad": OpRow(layers.sequence_unpad, {"x": "X", "length": "Length"}),
 }
 
 

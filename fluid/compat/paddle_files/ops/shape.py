@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fluid import layers
-from fluid.compat.paddle_files.op import Op, Outputs, Row, Rule, unary
+from fluid.compat.paddle_files.op import Op, OpRow, Outputs, Rule, unary
 
 
 def _cast(op: Op) -> Outputs:
@@ -54,12 +54,12 @@ def _crop(op: Op) -> Outputs:
 _FLATTEN = unary(layers.flatten, axis=("axis", 1))
 _PAD: dict[str, tuple[str, Any]] = {"paddings": ("paddings", list), "pad_value": ("pad_value", 0.0)}
 _RESHAPE = unary(layers.reshape, shape=("shape", []))
-_SQUEEZE = Row(layers.squeeze, {"input": "X"}, {"axes": ("axes", [])})
+_SQUEEZE = OpRow(layers.squeeze, {"input": "X"}, {"axes": ("axes", [])})
 _TRANSPOSE = unary(layers.transpose, perm=("axis", list))
-_UNSQUEEZE = Row(layers.unsqueeze, {"input": "X"}, {"axes": ("axes", [])})
+_UNSQUEEZE = OpRow(layers.unsqueeze, {"input": "X"}, {"axes": ("axes", [])})
 
 ROWS: dict[str, Rule] = {
-    "assign": Row(layers.assign, {"input": "X"}),
+    "assign": OpRow(layers.assign, {"input": "X"}),
     "cast": _cast,
     "concat": _concat,
     "crop": _crop,
@@ -70,12 +70,12 @@ ROWS: dict[str, Rule] = {
     "flatten2": _FLATTEN,
     "flip": unary(layers.reverse, axis=("dims", list)),
     "pad": unary(layers.pad, **_PAD),
-    "pad_constant_like": Row(layers.pad_constant_like, {"x": "X", "y": "Y"}, {"pad_value": ("pad_value", 0.0)}),
+    "pad_constant_like": OpRow(layers.pad_constant_like, {"x": "X", "y": "Y"}, {"pad_value": ("pad_value", 0.0)}),
     "reshape": _RESHAPE,
     "reshape2": _RESHAPE,
     "reverse": unary(layers.reverse, axis=("axis", list)),
-    "shape": Row(layers.shape, {"input": "Input"}),
-    "size": Row(layers.size, {"input": "Input"}),
+    "shape": OpRow(layers.shape, {"input": "Input"}),
+    "size": OpRow(layers.size, {"input": "Input"}),
     "slice": _slice(layers.slice),
     "split": _split,
     "squeeze": _SQUEEZE,
@@ -86,7 +86,7 @@ ROWS: dict[str, Rule] = {
     "transpose2": _TRANSPOSE,
     "unsqueeze": _UNSQUEEZE,
     "unsqueeze2": _UNSQUEEZE,
-    "unstack": Row(layers.unstack, {"x": "X"}, {"axis": ("axis", 0), "num": ("num", int)}, out="Y"),
+    "unstack": OpRow(layers.unstack, {"x": "X"}, {"axis": ("axis", 0), "num": ("num", int)}, out="Y"),
 }
 
 
@@ -205,7 +205,7 @@ def _sampling_id(op: Op) -> Outputs:
 
 ROWS |= {
     "assign_value": _assign_value,
-    "diag": Row(layers.diag, {"diagonal": "Diagonal"}),
+    "diag": OpRow(layers.diag, {"diagonal": "Diagonal"}),
     "eye": _eye,
     "fill_any_like": _fill_any_like,
     "fill_constant": _fill_constant,
@@ -247,13 +247,13 @@ ROWS |= {
     "arg_max": _best(layers.argmax),
     "arg_min": _best(layers.argmin),
     "argsort": _argsort,
-    "gather": Row(layers.gather, {"input": "X", "index": "Index"}, {"overwrite": ("overwrite", True)}),
-    "gather_nd": Row(layers.gather_nd, {"input": "X", "index": "Index"}),
+    "gather": OpRow(layers.gather, {"input": "X", "index": "Index"}, {"overwrite": ("overwrite", True)}),
+    "gather_nd": OpRow(layers.gather_nd, {"input": "X", "index": "Index"}),
     "multiplex": _multiplex,
-    "scatter": Row(
+    "scatter": OpRow(
         layers.scatter, {"input": "X", "index": "Ids", "updates": "Updates"}, {"overwrite": ("overwrite", True)}
     ),
-    "scatter_nd_add": Row(layers.scatter_nd_add, {"ref": "X", "index": "Index", "updates": "Updates"}),
-    "top_k": Row(layers.topk, {"input": "X"}, {"k": ("k", 1)}, out=("Out", "Indices")),
-    "where": Row(layers.where, {"condition": "Condition", "x": "X", "y": "Y"}),
+    "scatter_nd_add": OpRow(layers.scatter_nd_add, {"ref": "X", "index": "Index", "updates": "Updates"}),
+    "top_k": OpRow(layers.topk, {"input": "X"}, {"k": ("k", 1)}, out=("Out", "Indices")),
+    "where": OpRow(layers.where, {"condition": "Condition", "x": "X", "y": "Y"}),
 }

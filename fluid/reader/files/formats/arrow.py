@@ -148,7 +148,7 @@ class Csv(Format):
         types = {source: _type(pa, dtype) for source, dtype in fields.source_dtypes.items()}
         with piece.file.open() as stream, _named_rows(pa, piece.file):
             reading = pa_csv.open_csv(
-                pyarrow_streams.Stream(stream),
+                pyarrow_streams.LentStream(stream),
                 # Without threads, because with threads, pyarrow's error messages lack the row number.
                 read_options=pa_csv.ReadOptions(use_threads=False),
                 parse_options=pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
@@ -224,7 +224,7 @@ class Parquet(Format):
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """Yield the rows of a row group, as dicts of values by column name."""
         with piece.file.open() as stream:
-            opened = _library(piece.file).ParquetFile(pyarrow_streams.Stream(stream))
+            opened = _library(piece.file).ParquetFile(pyarrow_streams.LentStream(stream))
             try:
                 columns = fields.present(opened.schema_arrow.names)
                 number = piece.first

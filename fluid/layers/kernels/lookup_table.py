@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core
-from fluid.layers.kernels.layout import on_cpu
+from fluid.layers.kernels.data_format import on_cpu
 
 
 class LookedUp(NamedTuple):

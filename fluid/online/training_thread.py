@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fluid import errors
-from fluid.online.minibatches import JournalReader, Minibatches
+from fluid.online.minibatches import JournalMinibatches, JournalReader
 from fluid.trainer import EndStepEvent, Handler, Trainer
 from fluid.trainer.evaluation.means import scalar_outputs
 from fluid.trainer.events import EventHandler
@@ -45,7 +45,7 @@ class Control:
         self,
         trainer: Trainer,
         make: Callable[[], Trainer],
-        minibatches: Minibatches,
+        minibatches: JournalMinibatches,
         handlers: Sequence[Handler | EventHandler],
         after_step: Callable[[int], None],
         after_save: Callable[[], None],

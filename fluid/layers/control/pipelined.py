@@ -222,14 +222,14 @@ class Pipeline(NamedTuple):
     shards: int
     groups: int
 
-    def split(self, rows: int) -> "Split":
+    def split(self, rows: int) -> "MicrobatchSplit":
         """Return a division of `rows` rows into equal microbatches, with extra rows if there is a remainder."""
         places = self.shards * self.groups
         each = -(-rows // (places * self.microbatches))
-        return Split(self.shards, self.groups, -(-rows // (places * each)), each)
+        return MicrobatchSplit(self.shards, self.groups, -(-rows // (places * each)), each)
 
 
-class Split(NamedTuple):
+class MicrobatchSplit(NamedTuple):
     """A division of the rows of a batch into shards, groups and microbatches.
 
     A shard consists of consecutive rows of the batch. A group consists of consecutive rows of its shard, and all groups
@@ -377,7 +377,13 @@ def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
 
 
 def _on_stage(
-    pipeline: Pipeline, split: Split, run: Callable[..., Any], constants: Any, numbers: Any, arrays: Any, x: Any
+    pipeline: Pipeline,
+    split: MicrobatchSplit,
+    run: Callable[..., Any],
+    constants: Any,
+    numbers: Any,
+    arrays: Any,
+    x: Any,
 ) -> Any:
     """Run one stage of the pipeline for all iterations; `jax.shard_map` calls this function on each device.
 
