@@ -35,7 +35,7 @@ TIERS = [
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
 LAYERS = [
-    ["adapters", "functional", "kernels", "low_rank", "no_effect", "weight_norm"],
+    ["adapters", "functional", "kernels", "no_effect", "reparametrized"],
     ["base"],
     ["checks"],
     ["custom", "data", "embedding", "fc", "learning_rate_scheduler", "overview"],
