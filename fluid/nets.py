@@ -9,6 +9,7 @@ import jax
 
 from fluid import core, errors, layers
 from fluid.compat.name_hints import getattr_of
+from fluid.core import Value
 from fluid.layers.attention.attention import attend, dropper, merge_heads, split_heads, visible
 from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
 from fluid.layers.checks import Sizes
@@ -24,7 +25,7 @@ __getattr__ = getattr_of(__name__)
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def simple_img_conv_pool(
-    input: core.Value,
+    input: Value,
     num_filters: int,
     filter_size: Sizes,
     pool_size: Sizes,
@@ -102,7 +103,7 @@ def simple_img_conv_pool(
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def img_conv_group(
-    input: core.Value,
+    input: Value,
     conv_num_filter: Sequence[int],
     pool_size: Sizes,
     conv_padding: Sizes = 1,
@@ -182,7 +183,7 @@ def img_conv_group(
 
 @layer
 def sequence_conv_pool(
-    input: core.Value,
+    input: Value,
     num_filters: int,
     filter_size: int,
     param_attr: ParamSetting = None,
@@ -225,7 +226,7 @@ def sequence_conv_pool(
 
 
 @layer
-def glu(input: core.Value, dim: int = -1, name: str | None = None) -> Any:
+def glu(input: Value, dim: int = -1, name: str | None = None) -> Any:
     """Apply a gated linear unit: one half of the channels times the sigmoid of the other half (Dauphin et al., 2016).
 
     Args:
@@ -252,9 +253,9 @@ def glu(input: core.Value, dim: int = -1, name: str | None = None) -> Any:
 
 @layer
 def scaled_dot_product_attention(
-    queries: core.Value,
-    keys: core.Value,
-    values: core.Value,
+    queries: Value,
+    keys: Value,
+    values: Value,
     num_heads: int = 1,
     dropout_rate: float = 0.0,
     name: str | None = None,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, layer, like
 from fluid.layers.checks import check_ids
 from fluid.layers.data import data as layers_data
@@ -54,7 +55,7 @@ def data(
 
 
 @layer
-def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+def one_hot(input: Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
     """Return a one-hot row for each class; `layers.one_hot` takes classes `[..., 1]` instead.
 
     Args:
@@ -89,7 +90,7 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
 @layer
 @no_effect(is_distributed=NOT_DISTRIBUTED)
 def embedding(
-    input: core.Value,
+    input: Value,
     size: Sequence[int],
     is_sparse: bool = False,
     is_distributed: bool = False,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Constant
 from fluid.layers import functional
 from fluid.layers.base import (
@@ -29,7 +30,7 @@ from fluid.param_attr import ParamSetting
 
 
 @layer
-def leaky_relu(x: core.Value, alpha: float = 0.02, name: str | None = None) -> Any:
+def leaky_relu(x: Value, alpha: float = 0.02, name: str | None = None) -> Any:
     """Apply the leaky rectifier (Maas, Hannun and Ng, 2013): `x` where positive, else `alpha * x`.
 
     Args:
@@ -51,7 +52,7 @@ def leaky_relu(x: core.Value, alpha: float = 0.02, name: str | None = None) -> A
 
 
 @layer
-def elu(x: core.Value, alpha: float = 1.0, name: str | None = None) -> Any:
+def elu(x: Value, alpha: float = 1.0, name: str | None = None) -> Any:
     """Apply the exponential linear unit (Clevert et al., 2015): `x` where positive, else `alpha * (exp(x) - 1)`.
 
     Args:
@@ -73,7 +74,7 @@ def elu(x: core.Value, alpha: float = 1.0, name: str | None = None) -> Any:
 
 
 @layer
-def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, name: str | None = None) -> Any:
+def selu(x: Value, scale: float | None = None, alpha: float | None = None, name: str | None = None) -> Any:
     """Apply the scaled `elu` (Klambauer et al., 2017), which keeps mean 0 and variance 1 from layer to layer.
 
     Args:
@@ -97,7 +98,7 @@ def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, 
 
 
 @layer
-def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any:
+def relu6(x: Value, threshold: float = 6.0, name: str | None = None) -> Any:
     """Limit `x` to the range from 0 to `threshold`.
 
     Args:
@@ -119,7 +120,7 @@ def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any
 
 
 @layer
-def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | None = None) -> Any:
+def brelu(x: Value, t_min: float = 0.0, t_max: float = 24.0, name: str | None = None) -> Any:
     """Limit `x` to the range from `t_min` to `t_max`.
 
     Args:
@@ -142,7 +143,7 @@ def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | No
 
 
 @layer
-def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -> Any:
+def soft_relu(x: Value, threshold: float = 40.0, name: str | None = None) -> Any:
     """Compute `log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`.
 
     Args:
@@ -164,7 +165,7 @@ def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -
 
 
 @layer
-def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> Any:
+def softshrink(x: Value, alpha: float = 0.5, name: str | None = None) -> Any:
     """Shrink the absolute value of `x` by `alpha`; values between `-alpha` and `alpha` become 0.
 
     Args:
@@ -186,7 +187,7 @@ def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> An
 
 
 @layer
-def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) -> Any:
+def hard_shrink(x: Value, threshold: float = 0.5, name: str | None = None) -> Any:
     """Replace `x` by 0 where its absolute value is at most `threshold`.
 
     Args:
@@ -208,7 +209,7 @@ def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) 
 
 
 @layer
-def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = None) -> Any:
+def thresholded_relu(x: Value, threshold: float = 1.0, name: str | None = None) -> Any:
     """Apply the thresholded rectifier (Konda, Memisevic and Krueger, 2014): `x` where above `threshold`, else 0.
 
     Args:
@@ -230,7 +231,7 @@ def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = N
 
 
 @layer
-def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str | None = None) -> Any:
+def prelu(x: Value, mode: str, param_attr: ParamSetting = None, name: str | None = None) -> Any:
     """Apply the parametric rectifier (He et al., 2015): `x` where positive, else a trained slope times `x`.
 
     Args:
@@ -276,7 +277,7 @@ def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str |
 
 
 @layer
-def maxout(x: core.Value, groups: int, name: str | None = None, axis: int = 1) -> Any:
+def maxout(x: Value, groups: int, name: str | None = None, axis: int = 1) -> Any:
     """Compute maxout (Goodfellow et al., 2013): the largest value of each group of `groups` adjacent channels.
 
     Args:
@@ -313,7 +314,7 @@ def maxout(x: core.Value, groups: int, name: str | None = None, axis: int = 1) -
 
 
 @layer
-def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None) -> Any:
+def stanh(x: Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None) -> Any:
     """Apply the scaled tanh (LeCun et al., 1998): `scale_b * tanh(scale_a * x)`.
 
     Args:
@@ -336,7 +337,7 @@ def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: s
 
 
 @layer
-def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Any:
+def hard_sigmoid(x: Value, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Any:
     """Compute `slope * x + offset`, limited to the range from 0 to 1.
 
     Args:
@@ -359,7 +360,7 @@ def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: s
 
 
 @layer
-def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
+def swish(x: Value, beta: float = 1.0, name: str | None = None) -> Any:
     """Apply Swish (Ramachandran, Zoph and Le, 2017): `x * sigmoid(beta * x)`.
 
     Args:
@@ -382,7 +383,7 @@ def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
 
 @layer
 def hard_swish(
-    x: core.Value, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0, name: str | None = None
+    x: Value, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0, name: str | None = None
 ) -> Any:
     """Apply the hard Swish (Howard et al., 2019): `x * min(max(0, x + offset), threshold) / scale`.
 
@@ -407,7 +408,7 @@ def hard_swish(
 
 
 @layer
-def gelu(x: core.Value, approximate: bool = False, name: str | None = None) -> Any:
+def gelu(x: Value, approximate: bool = False, name: str | None = None) -> Any:
     """Apply the Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x` times the normal CDF of `x`.
 
     Args:
@@ -454,7 +455,7 @@ def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -
     """Create a layer named `kind` that applies `function` to each element; by default `ACTIVATIONS[kind]`."""
     compute = function or functional.ACTIVATIONS[kind]
 
-    def apply(x: core.Value, name: str | None = None) -> Any:
+    def apply(x: Value, name: str | None = None) -> Any:
         this = Layer(kind, name)
         return this.output(like(x, elementwise(compute, filled(x, 0.5 if kind in _PARTIAL else 0))))
 
@@ -497,7 +498,7 @@ erf = _make(
 
 @layer
 @assigns(out="y = layers.log1p(x)")
-def log1p(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+def log1p(x: Value, out: Value | None = None, name: str | None = None) -> Any:
     """Compute `log(1 + x)`, exact for `x` near 0.
 
     Args:
@@ -523,7 +524,7 @@ def log1p(x: core.Value, out: core.Value | None = None, name: str | None = None)
 
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
-def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
+def softmax(input: Value, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
     """Convert logits to probabilities: `exp(x) / sum(exp(x))` along one dimension.
 
     Args:
@@ -556,7 +557,7 @@ def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None,
 
 
 @layer
-def log_softmax(input: core.Value, axis: int | None = None, dtype: str | None = None, name: str | None = None) -> Any:
+def log_softmax(input: Value, axis: int | None = None, dtype: str | None = None, name: str | None = None) -> Any:
     """Compute the logarithm of the softmax, without rounding small probabilities to 0.
 
     Args:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, layer, parameter_dtype
 from fluid.param_attr import ParamAttr, ParamSetting, to_attr
@@ -175,7 +176,7 @@ def create_state(
 @layer
 def module(
     module: Any,
-    *inputs: core.Value,
+    *inputs: Value,
     name: str | None = None,
     call: Callable[..., Any] | None = None,
     param_attr: ParamSetting = None,
@@ -269,7 +270,7 @@ def module(
 @layer
 def py_func(
     func: Callable[..., Any],
-    x: core.Value | Sequence[core.Value],
+    x: Value | Sequence[Value],
     out: Any = None,
     backward_func: Callable[..., Any] | None = None,
     skip_vars_in_backward_input: Any = None,

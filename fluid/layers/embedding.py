@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, describe, layer, like, row_dims, valid_steps
 from fluid.layers.checks import check_ids
 from fluid.layers.kernels.lookup_table import look_up
@@ -26,7 +27,7 @@ NOT_DISTRIBUTED = Warned(
 @layer
 @no_effect(is_distributed=NOT_DISTRIBUTED)
 def embedding(
-    input: core.Value,
+    input: Value,
     size: Sequence[int],
     is_sparse: bool = False,
     is_distributed: bool = False,
@@ -78,7 +79,7 @@ def embedding(
 
 def embed(
     this: Layer,
-    input: core.Value,
+    input: Value,
     ids: Any,
     size: Any,
     is_sparse: bool,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers import base
 from fluid.layers.base import Layer, describe, is_sequence, layer, like, row_dims
 from fluid.layers.functional import Activation
@@ -20,7 +21,7 @@ _ROWS_ONLY = core.default(1)
 @layer
 @no_effect(is_test="this layer is the same when training and testing", use_mkldnn="XLA chooses the kernels")
 def fc(
-    input: core.Value | Sequence[core.Value],
+    input: Value | Sequence[Value],
     size: int,
     num_flatten_dims: int = _ROWS_ONLY,
     param_attr: ParamSetting | Sequence[ParamSetting] = None,
@@ -75,7 +76,7 @@ def fc(
 
 @layer
 def dense(
-    x: core.Value,
+    x: Value,
     size: int,
     act: Activation = None,
     param_attr: ParamSetting = None,

@@ -21,8 +21,8 @@ import numpy as np
 from fluid import errors
 from fluid.core import FeedSpec, whole_number
 from fluid.reader.base import increasing
+from fluid.reader.feed_checks import complaint
 from fluid.reader.ragged import Sizes, longest_rows, padded, sizes_of, steps_of
-from fluid.reader.values import complaint
 
 Places = Sequence[tuple[str, int]]
 Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any] | None

@@ -10,8 +10,7 @@ from fluid import errors
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
 from fluid.reader import data_sets
 from fluid.reader.buckets import padded_time
-from fluid.reader.ragged import padded, read_sequences, sizes_of
-from fluid.reader.values import (
+from fluid.reader.feed_checks import (
     array_or_none,
     class_of,
     complaint,
@@ -22,6 +21,7 @@ from fluid.reader.values import (
     typed_on_device,
     wrong_dtype,
 )
+from fluid.reader.ragged import padded, read_sequences, sizes_of
 
 _UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 

@@ -10,9 +10,9 @@ from fluid.core import FeedSpec, Layout
 from fluid.reader.adapters import JointMinibatch
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import read_feed
+from fluid.reader.feed_checks import NaNs
 from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.on_device import Resident, RowFeed, RowNumbers
-from fluid.reader.values import NaNs
 
 
 class Separate(NamedTuple):

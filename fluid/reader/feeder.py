@@ -14,7 +14,7 @@ from fluid.reader import data_sets
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import is_sample, read_feed
 from fluid.reader.decorators import Grouped
-from fluid.reader.values import NO_ROW, SortedClasses, complaint, warn_of_labels
+from fluid.reader.feed_checks import NO_ROW, SortedClasses, complaint, warn_of_labels
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
 """The type of `feed_order=`: feed names in the order of the fields of a row, positions by feed name, or None.

@@ -10,7 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch, warn_once
-from fluid.reader.values import array_or_none, complaint, described, empty, fit, short, typed, typed_on_device
+from fluid.reader.feed_checks import array_or_none, complaint, described, empty, fit, short, typed, typed_on_device
 
 Sizes = tuple[int, ...]
 

@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.core import TRAIN, Layout, Program, Scope, check_same_nets
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
-from fluid.reader.values import NaNs
+from fluid.reader.feed_checks import NaNs
 from fluid.runtime.compilation_cache import price_of
 from fluid.runtime.custom_step import StepFunction, check_tables
 from fluid.runtime.fetch import as_array, no_program

@@ -24,7 +24,7 @@ from fluid.place import Place
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets
 from fluid.reader.columns import read_feed
 from fluid.reader.converter import named
-from fluid.reader.values import complaint, fit
+from fluid.reader.feed_checks import complaint, fit
 from fluid.runtime import CompiledStep, Request, Session, bind, check_fetch
 from fluid.runtime.fetch import as_array, split_names
 from fluid.static.backward import Gradient

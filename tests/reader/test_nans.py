@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 import fluid
 from fluid import errors, layers
 from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
-from fluid.reader.values import NaNs
+from fluid.reader.feed_checks import NaNs
 
 X = np.ones((12, 2), "float32")
 Y = np.ones((12, 1), "float32")

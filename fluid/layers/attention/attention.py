@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.attention.position import rotate
 from fluid.layers.attention.ring import attend_around, ring_of
 from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
@@ -76,9 +77,9 @@ def attention_cache(
 
 @layer
 def multi_head_attention(
-    queries: core.Value,
-    keys: core.Value | None = None,
-    values: core.Value | None = None,
+    queries: Value,
+    keys: Value | None = None,
+    values: Value | None = None,
     num_heads: int = 1,
     size: int | None = None,
     causal: bool = False,
@@ -261,7 +262,7 @@ def _attend_around(axis: Any, query: Any, key: Any, value: Any, sources: tuple[A
 
 def _attend_to_cache(
     cache: AttentionCache,
-    queries: core.Value,
+    queries: Value,
     query: Any,
     key: Any,
     value: Any,
@@ -304,7 +305,7 @@ def _attend_to_cache(
     return attend(query, keys, values, mask, drop), AttentionCache(keys, values, cache.position + appended), fits
 
 
-def _check_cache(this: Layer, cache: AttentionCache | None, queries: core.Value, num_heads: int, size: int) -> None:
+def _check_cache(this: Layer, cache: AttentionCache | None, queries: Value, num_heads: int, size: int) -> None:
     """Check that the cache matches the queries in batch size, and the layer in number and size of heads."""
     expected = (dense(queries).shape[0], num_heads, size // num_heads)
     if cache is not None and (cache.keys.shape[0], *cache.keys.shape[2:]) != expected:

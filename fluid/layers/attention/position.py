@@ -8,13 +8,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
 from fluid.layers.sequence.step_selection import step_size
 
 
 @layer
 def sinusoidal_position(
-    position: core.Value | Sequence[int], size: int, dtype: str = "float32", name: str | None = None
+    position: Value | Sequence[int], size: int, dtype: str = "float32", name: str | None = None
 ) -> Any:
     """Compute sinusoidal position encodings (Vaswani et al., 2017), which are added to the input of each step.
 
@@ -51,7 +52,7 @@ def sinusoidal_position(
 
 @layer
 def rotary_position(
-    x: core.Value, position: core.Value | int | None = None, base: float = 10000.0, name: str | None = None
+    x: Value, position: Value | int | None = None, base: float = 10000.0, name: str | None = None
 ) -> Any:
     """Apply rotary position embeddings (Su et al., 2021).
 
@@ -133,7 +134,7 @@ def rotate(x: Any, position: Any, base: float = 10000.0) -> Any:
 
 
 @layer
-def add_position_encoding(input: core.Value, alpha: float, beta: float, name: str | None = None) -> Any:
+def add_position_encoding(input: Value, alpha: float, beta: float, name: str | None = None) -> Any:
     """Add sinusoidal position encodings to the input (Vaswani et al., 2017): `alpha * input + beta * encoding`.
 
     The encoding has sines in the first half of the channels and cosines in the second half, with frequencies from 1

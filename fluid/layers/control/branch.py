@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, layer
 
 
@@ -62,7 +63,7 @@ def record_outputs(this: Layer, tree: Any) -> Any:
 
 @layer
 def cond(
-    pred: core.Value | bool,
+    pred: Value | bool,
     true_fn: Callable[[], Any] | None = None,
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
@@ -113,7 +114,7 @@ def cond(
 
 @layer
 def case(
-    pred_fn_pairs: Sequence[tuple[core.Value | bool, Callable[[], Any]]],
+    pred_fn_pairs: Sequence[tuple[Value | bool, Callable[[], Any]]],
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
@@ -157,7 +158,7 @@ def case(
 
 @layer
 def switch_case(
-    branch_index: core.Value | int,
+    branch_index: Value | int,
     branch_fns: Mapping[int, Callable[[], Any]] | Sequence[Any],
     default: Callable[[], Any] | None = None,
     name: str | None = None,

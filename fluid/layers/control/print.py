@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, layer
 
 _PHASES = ("forward", "backward", "both")
@@ -20,7 +21,7 @@ _PHASES = ("forward", "backward", "both")
 
 @layer
 def Print(  # noqa: N802
-    input: core.Value,
+    input: Value,
     first_n: int = -1,
     message: str | None = None,
     summarize: int = 20,

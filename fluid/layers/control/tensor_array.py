@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, describe, layer
 from fluid.layers.checks import dtype_of, known_shape
 
@@ -67,8 +68,8 @@ def create_array(dtype: Any, max_length: int, shape: Sequence[int] = (), name: s
 
 @layer
 def array_write(
-    x: core.Value,
-    i: core.Value | int,
+    x: Value,
+    i: Value | int,
     array: TensorArray | None = None,
     max_length: int | None = None,
     name: str | None = None,
@@ -125,7 +126,7 @@ def array_write(
 
 
 @layer
-def array_read(array: TensorArray, i: core.Value | int, name: str | None = None) -> jax.Array:
+def array_read(array: TensorArray, i: Value | int, name: str | None = None) -> jax.Array:
     """Return one array of a TensorArray.
 
     Args:

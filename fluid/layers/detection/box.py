@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, as_rows, describe, is_sequence, layer, like, valid_steps, wide
 from fluid.layers.functional import activation
 
 
 @layer
-def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, name: str | None = None) -> Any:
+def iou_similarity(x: Value, y: Value, box_normalized: bool = True, name: str | None = None) -> Any:
     """Compute the intersection over union of each pair of boxes: intersection area divided by union area.
 
     Args:
@@ -51,7 +52,7 @@ def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, na
 
 
 @layer
-def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) -> Any:
+def box_clip(input: Value, im_info: Value, name: str | None = None) -> Any:
     """Clip boxes to the bounds of their image.
 
     Args:
@@ -84,7 +85,7 @@ def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) ->
 
 
 @layer
-def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
+def polygon_box_transform(input: Value, name: str | None = None) -> Any:
     """Convert predicted offsets to coordinates of the corners of quadrilaterals, as in EAST (Zhou et al., 2017).
 
     Args:
@@ -126,7 +127,7 @@ class CenterForm(NamedTuple):
     height: jax.Array
 
 
-def exact(value: core.Value) -> jax.Array:
+def exact(value: Value) -> jax.Array:
     """Convert a value to an array in float32 or wider, with zeros for the padding of a sequence batch.
 
     In mixed precision, other layers round NumPy arrays to half precision. Detection layers use this function instead,
@@ -135,7 +136,7 @@ def exact(value: core.Value) -> jax.Array:
     return wide(jnp.asarray(value) if isinstance(value, np.ndarray) else value)
 
 
-def exact_array(this: Layer, value: core.Value) -> jax.Array:
+def exact_array(this: Layer, value: Value) -> jax.Array:
     """Convert a value to an array in float32 or wider, but refuse sequence batches.
 
     Raises:
@@ -144,7 +145,7 @@ def exact_array(this: Layer, value: core.Value) -> jax.Array:
     return exact(array_of(this, value) if is_sequence(value) else value)
 
 
-def boxes_of(this: Layer, value: core.Value, argument: str, dims: int | None = None) -> jax.Array:
+def boxes_of(this: Layer, value: Value, argument: str, dims: int | None = None) -> jax.Array:
     """Check boxes, and return an array `[..., 4]` in float32 or wider, with zeros for the padding of a sequence batch.
 
     Args:
@@ -218,7 +219,7 @@ def clip_boxes(boxes: jax.Array, width: jax.Array, height: jax.Array) -> jax.Arr
     return jnp.clip(boxes, 0, most)
 
 
-def boxes_in_images(this: Layer, value: core.Value, argument: str) -> core.SequenceBatch:
+def boxes_in_images(this: Layer, value: Value, argument: str) -> core.SequenceBatch:
     """Check that boxes are a SequenceBatch `[batch, boxes, 4]`, and return the SequenceBatch in float32 or wider.
 
     Raises:
@@ -232,7 +233,7 @@ def boxes_in_images(this: Layer, value: core.Value, argument: str) -> core.Seque
     return value.with_data(exact(value))
 
 
-def image_sizes(this: Layer, im_info: core.Value, batch: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def image_sizes(this: Layer, im_info: Value, batch: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return heights, widths and scales of images, each `[batch]`, from `im_info`, `[batch, 3]` or `[1, 3]`.
 
     Raises:
@@ -249,16 +250,16 @@ def image_sizes(this: Layer, im_info: core.Value, batch: int) -> tuple[jax.Array
 
 
 # The type of the variances of prior boxes: an array `[priors, 4]`, four numbers for all prior boxes, or None for ones.
-Variance = core.Value | Sequence[float] | None
+Variance = Value | Sequence[float] | None
 
 _ENCODE, _DECODE = "encode_center_size", "decode_center_size"
 
 
 @layer
 def box_coder(
-    prior_box: core.Value,
+    prior_box: Value,
     prior_box_var: Variance,
-    target_box: core.Value,
+    target_box: Value,
     code_type: str = _ENCODE,
     box_normalized: bool = True,
     name: str | None = None,
@@ -323,10 +324,10 @@ def box_coder(
 
 @layer
 def box_decoder_and_assign(
-    prior_box: core.Value,
+    prior_box: Value,
     prior_box_var: Variance,
-    target_box: core.Value,
-    box_score: core.Value,
+    target_box: Value,
+    box_score: Value,
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Any, Any]:
@@ -394,7 +395,7 @@ def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: flo
     return corner_form(CenterForm(*centre, jnp.exp(width) * near.width, jnp.exp(height) * near.height), pixel)
 
 
-def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis: int) -> tuple[jax.Array, Any, Any]:
+def _to_decode(this: Layer, prior_box: Value, target_box: Value, axis: int) -> tuple[jax.Array, Any, Any]:
     """Check the arguments that `box_coder` decodes, and return them as arrays.
 
     Returns:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.detection.box import (
     areas,
@@ -44,11 +45,11 @@ _LARGEST = math.log(1000 / 16)
 
 @layer
 def generate_proposals(
-    scores: core.Value,
-    bbox_deltas: core.Value,
-    im_info: core.Value,
-    anchors: core.Value,
-    variances: core.Value,
+    scores: Value,
+    bbox_deltas: Value,
+    im_info: Value,
+    anchors: Value,
+    variances: Value,
     pre_nms_top_n: int = 6000,
     post_nms_top_n: int = 1000,
     nms_thresh: float = 0.5,
@@ -122,7 +123,7 @@ def generate_proposals(
 
 @layer
 def distribute_fpn_proposals(
-    fpn_rois: core.Value, min_level: int, max_level: int, refer_level: int, refer_scale: int, name: str | None = None
+    fpn_rois: Value, min_level: int, max_level: int, refer_level: int, refer_scale: int, name: str | None = None
 ) -> tuple[list[core.SequenceBatch], core.SequenceBatch]:
     """Distribute regions over the levels of a feature pyramid (Lin et al., 2017) by their size.
 
@@ -175,8 +176,8 @@ def distribute_fpn_proposals(
 
 @layer
 def collect_fpn_proposals(
-    multi_rois: Sequence[core.Value],
-    multi_scores: Sequence[core.Value],
+    multi_rois: Sequence[Value],
+    multi_scores: Sequence[Value],
     min_level: int,
     max_level: int,
     post_nms_top_n: int,
@@ -231,7 +232,7 @@ def collect_fpn_proposals(
 
 
 def _predictions(
-    this: Layer, scores: core.Value, bbox_deltas: core.Value, anchors: core.Value, variances: core.Value
+    this: Layer, scores: Value, bbox_deltas: Value, anchors: Value, variances: Value
 ) -> tuple[jax.Array, ...]:
     """Flatten the arguments of `generate_proposals` so that one dimension `n` counts all anchors at all pixels.
 
@@ -286,13 +287,13 @@ def _count_levels(this: Layer, min_level: int, max_level: int) -> int:
 @layer
 @no_effect(anchor_var="the offsets of anchors are not divided")
 def rpn_target_assign(
-    bbox_pred: core.Value,
-    cls_logits: core.Value,
-    anchor_box: core.Value,
-    anchor_var: core.Value,
-    gt_boxes: core.Value,
-    is_crowd: core.Value,
-    im_info: core.Value,
+    bbox_pred: Value,
+    cls_logits: Value,
+    anchor_box: Value,
+    anchor_var: Value,
+    gt_boxes: Value,
+    is_crowd: Value,
+    im_info: Value,
     rpn_batch_size_per_im: int = 256,
     rpn_straddle_thresh: float = 0.0,
     rpn_fg_fraction: float = 0.5,
@@ -375,11 +376,11 @@ def rpn_target_assign(
 
 @layer
 def generate_proposal_labels(
-    rpn_rois: core.Value,
-    gt_classes: core.Value,
-    is_crowd: core.Value,
-    gt_boxes: core.Value,
-    im_info: core.Value,
+    rpn_rois: Value,
+    gt_classes: Value,
+    is_crowd: Value,
+    gt_boxes: Value,
+    im_info: Value,
     batch_size_per_im: int = 256,
     fg_fraction: float = 0.25,
     fg_thresh: float = 0.25,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import boxes_in_images, exact, exact_array, image_sizes, iou
@@ -31,7 +32,7 @@ class Matches(NamedTuple):
 
 @layer
 def bipartite_match(
-    dist_matrix: core.Value, match_type: str | None = None, dist_threshold: float | None = None, name: str | None = None
+    dist_matrix: Value, match_type: str | None = None, dist_threshold: float | None = None, name: str | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Match the rows of a matrix with its columns greedily, in descending order of the distances in the matrix.
 
@@ -79,9 +80,9 @@ def bipartite_match(
 
 @layer
 def target_assign(
-    input: core.Value,
-    matched_indices: core.Value,
-    negative_indices: core.Value | None = None,
+    input: Value,
+    matched_indices: Value,
+    negative_indices: Value | None = None,
     mismatch_value: float | None = None,
     name: str | None = None,
 ) -> tuple[Any, jax.Array]:
@@ -134,7 +135,7 @@ def target_assign(
     return this.output(result), this.output(counts.astype(jnp.float32)[..., None])
 
 
-def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Array:
+def _among(this: Layer, indices: Value, batch: int, count: int) -> jax.Array:
     """Return a bool mask `[batch, count]`, which is true for the predictions whose index is in `indices`.
 
     Raises:
@@ -231,7 +232,7 @@ class Owners(NamedTuple):
     nearest: jax.Array
 
 
-def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info: core.Value) -> Objects:
+def objects_of(this: Layer, gt_boxes: Value, is_crowd: Value, im_info: Value) -> Objects:
     """Return ground-truth objects, converted from pixels of the original images to pixels of the resized images.
 
     Raises:
@@ -245,7 +246,7 @@ def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info:
     return Objects(scaled, boxes.mask & (crowd == 0), sizes)
 
 
-def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argument: str) -> jax.Array:
+def one_for_each(this: Layer, value: Value, boxes: core.SequenceBatch, argument: str) -> jax.Array:
     """Check that `value` has one integer for each box of `boxes`, and return the integers `[batch, boxes]`.
 
     Raises:
@@ -262,7 +263,7 @@ def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argu
 
 
 def predictions_of(
-    this: Layer, bbox_pred: core.Value, cls_logits: core.Value, anchor_box: core.Value, classes: int
+    this: Layer, bbox_pred: Value, cls_logits: Value, anchor_box: Value, classes: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Check the shapes of predictions and anchors, and return all three as arrays in float32 or wider.
 

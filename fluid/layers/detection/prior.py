@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, layer, wide_dtype
 from fluid.layers.image.spatial import Image, image_of
 
@@ -20,8 +21,8 @@ BoxSizes = list[tuple[float, float]]
 
 @layer
 def prior_box(
-    input: core.Value,
-    image: core.Value,
+    input: Value,
+    image: Value,
     min_sizes: float | Sequence[float],
     max_sizes: Sequence[float] | None = None,
     aspect_ratios: float | Sequence[float] = (1.0,),
@@ -90,8 +91,8 @@ def prior_box(
 
 @layer
 def density_prior_box(
-    input: core.Value,
-    image: core.Value,
+    input: Value,
+    image: Value,
     densities: Sequence[int] | None = None,
     fixed_sizes: Sequence[float] | None = None,
     fixed_ratios: Sequence[float] | None = None,
@@ -163,7 +164,7 @@ def density_prior_box(
 
 @layer
 def anchor_generator(
-    input: core.Value,
+    input: Value,
     anchor_sizes: float | Sequence[float] | None = None,
     aspect_ratios: float | Sequence[float] | None = None,
     variance: Sequence[float] = (0.1, 0.1, 0.2, 0.2),
@@ -240,7 +241,7 @@ class _Grid(NamedTuple):
         return _around(_centres(self.features, self.steps, self.first) + moves, sizes / 2) / np.tile(self.image, 2)
 
 
-def _grid(this: Layer, input: core.Value, image: core.Value, steps: Sequence[float], offset: float) -> _Grid:
+def _grid(this: Layer, input: Value, image: Value, steps: Sequence[float], offset: float) -> _Grid:
     """Check arguments of `prior_box`, and return the grid of the feature map over the image.
 
     Raises:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, describe, layer
 from fluid.layers.detection.box import boxes_in_images, clip_boxes, decode, encode, exact_array, image_sizes
 from fluid.layers.detection.matching import SelectedAnchors, objects_of, of_owner, one_for_each, owners, predictions_of
@@ -20,14 +21,14 @@ from fluid.layers.no_effect import no_effect
 @layer
 @no_effect(anchor_var="the offsets of anchors are not divided")
 def retinanet_target_assign(
-    bbox_pred: core.Value,
-    cls_logits: core.Value,
-    anchor_box: core.Value,
-    anchor_var: core.Value,
-    gt_boxes: core.Value,
-    gt_labels: core.Value,
-    is_crowd: core.Value,
-    im_info: core.Value,
+    bbox_pred: Value,
+    cls_logits: Value,
+    anchor_box: Value,
+    anchor_var: Value,
+    gt_boxes: Value,
+    gt_labels: Value,
+    is_crowd: Value,
+    im_info: Value,
     num_classes: int = 1,
     positive_overlap: float = 0.5,
     negative_overlap: float = 0.4,
@@ -96,10 +97,10 @@ def retinanet_target_assign(
 
 @layer
 def retinanet_detection_output(
-    bboxes: Sequence[core.Value],
-    scores: Sequence[core.Value],
-    anchors: Sequence[core.Value],
-    im_info: core.Value,
+    bboxes: Sequence[Value],
+    scores: Sequence[Value],
+    anchors: Sequence[Value],
+    im_info: Value,
     score_threshold: float = 0.05,
     nms_top_k: int = 1000,
     keep_top_k: int = 100,
@@ -173,7 +174,7 @@ def retinanet_detection_output(
 
 
 def _best(
-    this: Layer, bboxes: core.Value, scores: core.Value, anchors: core.Value, threshold: float, most: int
+    this: Layer, bboxes: Value, scores: Value, anchors: Value, threshold: float, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Decode the most probable predictions of one level of the feature pyramid.
 

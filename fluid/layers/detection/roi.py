@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, describe, layer, like, wide
 from fluid.layers.detection.box import exact
 from fluid.layers.functional import activation
@@ -40,7 +41,7 @@ class Regions(NamedTuple):
     boxes: jax.Array
     scale: float
     pooled: tuple[int, int]
-    given: tuple[core.Value, core.Value]
+    given: tuple[Value, Value]
 
     @property
     def pixels(self) -> tuple[int, int]:
@@ -77,8 +78,8 @@ class Regions(NamedTuple):
 
 def regions(
     this: Layer,
-    input: core.Value,
-    rois: core.Value,
+    input: Value,
+    rois: Value,
     pooled: tuple[int, int],
     scale: float,
     **counts: Any,
@@ -121,14 +122,14 @@ _FAR = 2.0**20
 
 @layer
 def roi_pool(
-    input: core.Value,
-    rois: core.Value,
+    input: Value,
+    rois: Value,
     pooled_height: int = 1,
     pooled_width: int = 1,
     spatial_scale: float = 1.0,
-    rois_lod: core.Value | None = None,
+    rois_lod: Value | None = None,
     name: str | None = None,
-    rois_num: core.Value | None = None,
+    rois_num: Value | None = None,
 ) -> Any:
     """Apply RoI max pooling (Girshick, 2015): divide each region into bins, and compute the maximum of each bin.
 
@@ -188,15 +189,15 @@ def roi_pool(
 
 @layer
 def roi_align(
-    input: core.Value,
-    rois: core.Value,
+    input: Value,
+    rois: Value,
     pooled_height: int = 1,
     pooled_width: int = 1,
     spatial_scale: float = 1.0,
     sampling_ratio: int = -1,
     name: str | None = None,
-    rois_lod: core.Value | None = None,
-    rois_num: core.Value | None = None,
+    rois_lod: Value | None = None,
+    rois_num: Value | None = None,
 ) -> Any:
     """Apply RoI align (He et al., 2017): average interpolated values of the feature map in each bin of each region.
 
@@ -252,8 +253,8 @@ def roi_align(
 
 @layer
 def psroi_pool(
-    input: core.Value,
-    rois: core.Value,
+    input: Value,
+    rois: Value,
     output_channels: int,
     spatial_scale: float,
     pooled_height: int,
@@ -319,12 +320,12 @@ def psroi_pool(
 
 @layer
 def prroi_pool(
-    input: core.Value,
-    rois: core.Value,
+    input: Value,
+    rois: Value,
     spatial_scale: float = 1.0,
     pooled_height: int = 1,
     pooled_width: int = 1,
-    batch_roi_nums: core.Value | None = None,
+    batch_roi_nums: Value | None = None,
     name: str | None = None,
 ) -> Any:
     """Apply precise RoI pooling (Jiang et al., 2018): average the interpolated feature map over each bin exactly.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import (
@@ -33,8 +34,8 @@ from fluid.layers.no_effect import no_effect
 
 @layer
 def multi_box_head(
-    inputs: Sequence[core.Value],
-    image: core.Value,
+    inputs: Sequence[Value],
+    image: Value,
     base_size: int,
     num_classes: int,
     aspect_ratios: Sequence[Any],
@@ -132,9 +133,9 @@ def multi_box_head(
 
 @layer
 def detection_output(
-    loc: core.Value,
-    scores: core.Value,
-    prior_box: core.Value,
+    loc: Value,
+    scores: Value,
+    prior_box: Value,
     prior_box_var: Variance,
     background_label: int = 0,
     nms_threshold: float = 0.3,
@@ -202,7 +203,7 @@ def detection_output(
     return rows, this.output(places.with_data(jnp.where(places.mask[..., None], places.data + first, 0)))
 
 
-def _predicted(this: Layer, features: core.Value, boxes: jax.Array, result: jax.Array) -> jax.Array:
+def _predicted(this: Layer, features: Value, boxes: jax.Array, result: jax.Array) -> jax.Array:
     """Reshape the result of a convolution from `[batch, n * k, height, width]` to `[batch, height * width * n, k]`.
 
     Args:
@@ -311,11 +312,11 @@ class _Objects(NamedTuple):
 @layer
 @no_effect(sample_size="only negatives are mined, of which `neg_pos_ratio` says how many")
 def ssd_loss(
-    location: core.Value,
-    confidence: core.Value,
-    gt_box: core.Value,
-    gt_label: core.Value,
-    prior_box: core.Value,
+    location: Value,
+    confidence: Value,
+    gt_box: Value,
+    gt_label: Value,
+    prior_box: Value,
     prior_box_var: Variance = None,
     background_label: int = 0,
     overlap_threshold: float = 0.5,
@@ -399,7 +400,7 @@ def ssd_loss(
     return this.output(total / jnp.maximum(jnp.sum(positive), 1).astype(total.dtype) if normalize else total)
 
 
-def _objects(this: Layer, gt_box: core.Value, gt_label: core.Value, logits: jax.Array, background: int) -> _Objects:
+def _objects(this: Layer, gt_box: Value, gt_label: Value, logits: jax.Array, background: int) -> _Objects:
     boxes = boxes_in_images(this, gt_box, "gt_box")
     labels = check_ids(this.name, gt_label, "gt_label")
     if not isinstance(gt_label, core.SequenceBatch) or labels.shape not in (boxes.shape[:2], (*boxes.shape[:2], 1)):
@@ -411,9 +412,7 @@ def _objects(this: Layer, gt_box: core.Value, gt_label: core.Value, logits: jax.
     return _Objects(dense(boxes), labels.reshape(boxes.shape[:2]), logits, background)
 
 
-def _check_predictions(
-    this: Layer, location: core.Value, confidence: core.Value, objects: _Objects, prior: jax.Array
-) -> None:
+def _check_predictions(this: Layer, location: Value, confidence: Value, objects: _Objects, prior: jax.Array) -> None:
     wanted = (objects.boxes.shape[0], prior.shape[0])
     if location.shape != (*wanted, 4) or objects.logits.ndim != 3 or objects.logits.shape[:2] != wanted:
         raise errors.ShapeError(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, describe, is_sequence, layer
 from fluid.layers.detection.box import exact, iou
 from fluid.layers.sequence.step_selection import sequence_batch
@@ -32,8 +33,8 @@ class Candidates(NamedTuple):
 
 @layer
 def multiclass_nms(
-    bboxes: core.Value,
-    scores: core.Value,
+    bboxes: Value,
+    scores: Value,
     score_threshold: float,
     nms_top_k: int,
     keep_top_k: int,
@@ -90,8 +91,8 @@ def multiclass_nms(
 
 @layer
 def matrix_nms(
-    bboxes: core.Value,
-    scores: core.Value,
+    bboxes: Value,
+    scores: Value,
     score_threshold: float,
     post_threshold: float,
     nms_top_k: int,
@@ -156,7 +157,7 @@ def matrix_nms(
 
 
 def candidates(
-    this: Layer, bboxes: core.Value, scores: core.Value, threshold: float, nms_top_k: int, background: int
+    this: Layer, bboxes: Value, scores: Value, threshold: float, nms_top_k: int, background: int
 ) -> Candidates:
     """Select for each class except the background the boxes whose scores are above a threshold.
 
@@ -182,7 +183,7 @@ def candidates(
     return Candidates(boxes[images, columns[:, None], places], best, places, labels)
 
 
-def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.Array, jax.Array]:
+def _by_class(this: Layer, bboxes: Value, scores: Value) -> tuple[jax.Array, jax.Array]:
     """Convert the `bboxes` and `scores` of `multiclass_nms` to arrays with the classes as second dimension.
 
     Returns:

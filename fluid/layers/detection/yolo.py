@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import CenterForm, clip_boxes, corner_form, exact, iou
@@ -47,8 +48,8 @@ class Grid(NamedTuple):
 
 @layer
 def yolo_box(
-    x: core.Value,
-    img_size: core.Value,
+    x: Value,
+    img_size: Value,
     anchors: Sequence[int],
     class_num: int,
     conf_thresh: float,
@@ -127,7 +128,7 @@ def anchors_of(this: Layer, anchors: Sequence[int]) -> np.ndarray:
 
 
 def grid_of(
-    this: Layer, x: core.Value, anchors: np.ndarray, numbers: list[int], classes: int, ratio: int, scale: float
+    this: Layer, x: Value, anchors: np.ndarray, numbers: list[int], classes: int, ratio: int, scale: float
 ) -> Grid:
     """Check the predictions of YOLOv3 on a feature map, and return them as a `Grid`.
 
@@ -179,15 +180,15 @@ class _Truth(NamedTuple):
 
 @layer
 def yolov3_loss(
-    x: core.Value,
-    gt_box: core.Value,
-    gt_label: core.Value,
+    x: Value,
+    gt_box: Value,
+    gt_label: Value,
     anchors: Sequence[int],
     anchor_mask: Sequence[int],
     class_num: int,
     ignore_thresh: float,
     downsample_ratio: int,
-    gt_score: core.Value | None = None,
+    gt_score: Value | None = None,
     use_label_smooth: bool = True,
     name: str | None = None,
     scale_x_y: float = 1.0,
@@ -271,9 +272,7 @@ def yolov3_loss(
     return this.output(jnp.sum(loss * weights, axis=1) + jnp.sum(certain, axis=(1, 2, 3)))
 
 
-def _truth(
-    this: Layer, gt_box: core.Value, gt_label: core.Value, gt_score: core.Value | None, classes: int, batch: int
-) -> _Truth:
+def _truth(this: Layer, gt_box: Value, gt_label: Value, gt_score: Value | None, classes: int, batch: int) -> _Truth:
     """Check the ground-truth arguments of `yolov3_loss`, and return the objects as `_Truth`.
 
     Raises:

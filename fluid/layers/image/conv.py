@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Normal
 from fluid.layers.base import Layer, layer
 from fluid.layers.checks import Sizes, sizes_of
@@ -33,7 +34,7 @@ from fluid.param_attr import ParamSetting
 @layer
 @no_effect(use_mkldnn="XLA chooses the kernels")
 def conv2d(
-    input: core.Value,
+    input: Value,
     num_filters: int,
     filter_size: Sizes,
     stride: Sizes = 1,
@@ -97,7 +98,7 @@ def conv2d(
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
 def conv3d(
-    input: core.Value,
+    input: Value,
     num_filters: int,
     filter_size: Sizes,
     stride: Sizes = 1,
@@ -181,7 +182,7 @@ def _convolve(
 
 @layer
 def conv2d_transpose(
-    input: core.Value,
+    input: Value,
     num_filters: int,
     output_size: Sizes | None = None,
     filter_size: Sizes | None = None,
@@ -246,7 +247,7 @@ def conv2d_transpose(
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def conv3d_transpose(
-    input: core.Value,
+    input: Value,
     num_filters: int,
     output_size: Sizes | None = None,
     filter_size: Sizes | None = None,

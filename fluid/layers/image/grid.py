@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Normal
 from fluid.layers.base import Layer, array_of, describe, layer, wide
 from fluid.layers.checks import Sizes, sizes_of
@@ -20,7 +21,7 @@ from fluid.param_attr import ParamSetting
 
 
 @layer
-def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = None) -> jax.Array:
+def affine_grid(theta: Value, out_shape: Sequence[int], name: str | None = None) -> jax.Array:
     """Compute sampling positions for `grid_sampler` by an affine map of the pixels (Jaderberg et al., 2015).
 
     Args:
@@ -65,7 +66,7 @@ def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = 
 
 
 @layer
-def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> jax.Array:
+def grid_sampler(x: Value, grid: Value, name: str | None = None) -> jax.Array:
     """Sample images at given positions; interpolate bilinearly between pixels, and read 0 outside of the image.
 
     Args:
@@ -146,9 +147,9 @@ def _read(pixels: Any, row: Any, column: Any) -> Any:
 @layer
 @no_effect(im2col_step="XLA plans the memory")
 def deformable_conv(
-    input: core.Value,
-    offset: core.Value,
-    mask: core.Value | None,
+    input: Value,
+    offset: Value,
+    mask: Value | None,
     num_filters: int,
     filter_size: Sizes,
     stride: Sizes = 1,
@@ -236,7 +237,7 @@ def deformable_conv(
     return finish_convolution(this, image, result.astype(image.array.dtype), bias_attr, None)
 
 
-def _per_cell(this: Layer, argument: str, value: core.Value, shape: tuple[int, ...]) -> jax.Array:
+def _per_cell(this: Layer, argument: str, value: Value, shape: tuple[int, ...]) -> jax.Array:
     """Check that the argument `offset` or `mask` of `deformable_conv` has the given shape, and return its array.
 
     Raises:

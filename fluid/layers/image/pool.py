@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import core, errors
+from fluid import errors
+from fluid.core import Value
 from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.image.spatial import (
@@ -28,7 +29,7 @@ from fluid.layers.no_effect import no_effect
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
 def pool2d(
-    input: core.Value,
+    input: Value,
     pool_size: Sizes = -1,
     pool_type: str = "max",
     pool_stride: Sizes = 1,
@@ -83,7 +84,7 @@ def pool2d(
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
 def pool3d(
-    input: core.Value,
+    input: Value,
     pool_size: Sizes = -1,
     pool_type: str = "max",
     pool_stride: Sizes = 1,
@@ -137,7 +138,7 @@ def pool3d(
 
 @layer
 def adaptive_pool2d(
-    input: core.Value,
+    input: Value,
     pool_size: Sizes,
     pool_type: str = "max",
     require_index: bool = False,
@@ -177,7 +178,7 @@ def adaptive_pool2d(
 
 @layer
 def adaptive_pool3d(
-    input: core.Value,
+    input: Value,
     pool_size: Sizes,
     pool_type: str = "max",
     require_index: bool = False,

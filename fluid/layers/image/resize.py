@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, images_of
@@ -32,12 +33,12 @@ _CUBIC = -0.75
 
 @layer
 def image_resize(
-    input: core.Value,
+    input: Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
     resample: str = "BILINEAR",
-    actual_shape: core.Value | None = None,
+    actual_shape: Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str | None = None,
@@ -83,12 +84,12 @@ def image_resize(
 
 @layer
 def interpolate(
-    input: core.Value,
+    input: Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
     resample: str = "BILINEAR",
-    actual_shape: core.Value | None = None,
+    actual_shape: Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str | None = None,
@@ -127,11 +128,11 @@ def interpolate(
 
 @layer
 def resize_linear(
-    input: core.Value,
+    input: Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: core.Value | None = None,
+    actual_shape: Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = "NCW",
@@ -167,11 +168,11 @@ def resize_linear(
 
 @layer
 def resize_bilinear(
-    input: core.Value,
+    input: Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: core.Value | None = None,
+    actual_shape: Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = CHANNELS_FIRST,
@@ -207,11 +208,11 @@ def resize_bilinear(
 
 @layer
 def resize_trilinear(
-    input: core.Value,
+    input: Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: core.Value | None = None,
+    actual_shape: Value | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
     data_format: str = "NCDHW",
@@ -247,11 +248,11 @@ def resize_trilinear(
 
 @layer
 def resize_nearest(
-    input: core.Value,
+    input: Value,
     out_shape: Sequence[int] | None = None,
     scale: float | None = None,
     name: str | None = None,
-    actual_shape: core.Value | None = None,
+    actual_shape: Value | None = None,
     align_corners: bool = True,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
@@ -286,7 +287,7 @@ def resize_nearest(
 
 @layer
 def image_resize_short(
-    input: core.Value, out_short_len: int, resample: str = "BILINEAR", name: str | None = None
+    input: Value, out_short_len: int, resample: str = "BILINEAR", name: str | None = None
 ) -> jax.Array:
     """Resize images so that the shorter side gets a given length, and keep the aspect ratio.
 

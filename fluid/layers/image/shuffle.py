@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, describe, layer
 from fluid.layers.checks import Sizes, check_ids, sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, Pairs, divided_channels, image_of
@@ -17,7 +18,7 @@ from fluid.layers.sequence.step_selection import taken
 
 
 @layer
-def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -> jax.Array:
+def pixel_shuffle(x: Value, upscale_factor: int, name: str | None = None) -> jax.Array:
     """Rearrange channels to pixels (Shi et al., 2016), so that images become larger, with fewer channels.
 
     Args:
@@ -49,7 +50,7 @@ def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -
 
 
 @layer
-def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> jax.Array:
+def space_to_depth(x: Value, blocksize: int, name: str | None = None) -> jax.Array:
     """Rearrange pixels to channels, so that images become smaller, with more channels.
 
     The elements have the order of Fluid's layer. Fluid first rearranges each image to a larger image with fewer
@@ -91,7 +92,7 @@ def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> ja
 
 
 @layer
-def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.Array:
+def shuffle_channel(x: Value, group: int, name: str | None = None) -> jax.Array:
     """Interleave the channels of several groups, as in ShuffleNet (Zhang et al., 2017).
 
     Args:
@@ -122,7 +123,7 @@ def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.A
 
 
 @layer
-def temporal_shift(x: core.Value, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> jax.Array:
+def temporal_shift(x: Value, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> jax.Array:
     """Shift channels between neighbouring frames of videos (Lin et al., 2019).
 
     In each frame of the result, the first `shift_ratio * channels` channels come from the previous frame, and the next
@@ -172,7 +173,7 @@ _MODES = ("constant", "reflect", "edge")
 
 @layer
 def pad2d(
-    input: core.Value,
+    input: Value,
     paddings: Sequence[int] = (0, 0, 0, 0),
     mode: str = "constant",
     pad_value: float = 0.0,
@@ -228,7 +229,7 @@ def pad2d(
 
 @layer
 def unfold(
-    x: core.Value,
+    x: Value,
     kernel_sizes: Sizes,
     strides: Sizes = 1,
     paddings: Sizes = 0,
@@ -270,11 +271,11 @@ def unfold(
 
 @layer
 def im2sequence(
-    input: core.Value,
+    input: Value,
     filter_size: Sizes = 1,
     stride: Sizes = 1,
     padding: Sizes = 0,
-    input_image_size: core.Value | None = None,
+    input_image_size: Value | None = None,
     out_stride: Sizes = 1,
     name: str | None = None,
 ) -> core.SequenceBatch:

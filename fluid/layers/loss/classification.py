@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Xavier
 from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, wide
 from fluid.layers.checks import check_ids, check_same_shape, dtype_of
@@ -16,7 +17,7 @@ from fluid.param_attr import ParamSetting, to_attr
 
 
 @layer
-def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> Any:
+def bpr_loss(input: Value, label: Value, name: str | None = None) -> Any:
     """Compute the Bayesian personalised ranking loss of the right class against all others (Hidasi et al., 2016).
 
     Args:
@@ -54,7 +55,7 @@ def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> A
 
 
 @layer
-def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name: str | None = None) -> jax.Array:
+def dice_loss(input: Value, label: Value, epsilon: float = 1e-5, name: str | None = None) -> jax.Array:
     """Compute 1 minus the Dice coefficient of overlap, averaged over images (Milletari, Navab and Ahmadi, 2016).
 
     Args:
@@ -99,8 +100,8 @@ def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name:
 
 @layer
 def label_smooth(
-    label: core.Value,
-    prior_dist: core.Value | Sequence[float] | None = None,
+    label: Value,
+    prior_dist: Value | Sequence[float] | None = None,
     epsilon: float = 0.1,
     dtype: str = "float32",
     name: str | None = None,
@@ -143,8 +144,8 @@ def label_smooth(
 
 @layer
 def teacher_student_sigmoid_loss(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     soft_max_up_bound: float = 15.0,
     soft_max_lower_bound: float = -15.0,
     name: str | None = None,
@@ -193,9 +194,9 @@ def teacher_student_sigmoid_loss(
 
 @layer
 def sigmoid_focal_loss(
-    x: core.Value,
-    label: core.Value,
-    fg_num: core.Value,
+    x: Value,
+    label: Value,
+    fg_num: Value,
     gamma: float = 2.0,
     alpha: float = 0.25,
     name: str | None = None,
@@ -242,7 +243,7 @@ def sigmoid_focal_loss(
     return this.output(jnp.where(classes == -1, 0, jnp.where(own, hit, miss)) / count)
 
 
-def _column(this: Layer, value: core.Value, label: core.Value) -> Any:
+def _column(this: Layer, value: Value, label: Value) -> Any:
     """Return labels as integers `[batch, 1]` after checking that they fit an input `[batch, classes]`."""
     classes = check_ids(this.name, array_of(this, label))
     if array_of(this, value).ndim != 2 or classes.shape not in ((dense(value).shape[0], 1), (dense(value).shape[0],)):
@@ -255,10 +256,10 @@ def _column(this: Layer, value: core.Value, label: core.Value) -> Any:
 
 @layer
 def center_loss(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     num_classes: int,
-    alpha: core.Value | float,
+    alpha: Value | float,
     param_attr: ParamSetting = None,
     update_center: bool = True,
     name: str | None = None,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_dims, valid_steps, wide
 from fluid.layers.checks import check_same_shape
 from fluid.layers.no_effect import no_effect
@@ -18,7 +19,7 @@ _LOG_OF_ZERO = -1e20
 
 @layer
 def cross_entropy(
-    input: core.Value, label: core.Value, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
+    input: Value, label: Value, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
 ) -> Any:
     """Compute the cross entropy of probabilities: `-log(input[label])`; for soft labels `-sum(label * log(input))`.
 
@@ -75,8 +76,8 @@ def cross_entropy(
 @layer
 @no_effect(numeric_stable_mode="the computation is always stable")
 def softmax_with_cross_entropy(
-    logits: core.Value,
-    label: core.Value,
+    logits: Value,
+    label: Value,
     soft_label: bool = False,
     ignore_index: int = -100,
     numeric_stable_mode: bool = True,
@@ -131,7 +132,7 @@ def softmax_with_cross_entropy(
 
 @layer
 def sigmoid_cross_entropy_with_logits(
-    x: core.Value, label: core.Value, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+    x: Value, label: Value, ignore_index: int = -100, name: str | None = None, normalize: bool = False
 ) -> Any:
     """Compute the cross entropy of the sigmoid of each logit: `log(1 + exp(x)) - x * label`.
 
@@ -184,7 +185,7 @@ def sigmoid_cross_entropy_with_logits(
     return this.output(like(x, loss))
 
 
-def _logits_of(this: Layer, input: core.Value, axis: int) -> Any:
+def _logits_of(this: Layer, input: Value, axis: int) -> Any:
     """Return the logits from which a softmax along `axis` computed the input; None if no softmax did."""
     logits = this.frame.fact(input, "logits")
     if logits is None:
@@ -201,7 +202,7 @@ def _logits_of(this: Layer, input: core.Value, axis: int) -> Any:
     return None
 
 
-def _expect_logits(layer: str, logits: core.Value) -> None:
+def _expect_logits(layer: str, logits: Value) -> None:
     core.expect("logits", layer, logits, "leave out that activation: fc(x, size=classes) without act= makes logits")
 
 
@@ -225,9 +226,7 @@ def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:
     return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
 
 
-def _losses(
-    this: Layer, value: core.Value, logs: Any, total: Any, label: core.Value, soft: bool, ignore: int, axis: int
-) -> Any:
+def _losses(this: Layer, value: Value, logs: Any, total: Any, label: Value, soft: bool, ignore: int, axis: int) -> Any:
     """Compute the cross entropy of each row.
 
     Args:
@@ -259,7 +258,7 @@ def _losses(
     return jnp.where(kept, total - jnp.where(inside, picked, jnp.nan), 0)
 
 
-def _classes(this: Layer, value: core.Value, label: core.Value, axis: int) -> Any:
+def _classes(this: Layer, value: Value, label: Value, axis: int) -> Any:
     """Check class labels, and return them with size 1 along `axis`, the dimension of the classes."""
     x = dense(value)
     classes = dense(label)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, wide
 from fluid.layers.checks import check_ids
@@ -23,11 +24,11 @@ _COUNTS = "a = layers.accuracy(x, y); a times the number of rows is how many are
 @layer
 @assigns(correct=_COUNTS, total=_COUNTS)
 def accuracy(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     k: int = 1,
-    correct: core.Value | None = None,
-    total: core.Value | None = None,
+    correct: Value | None = None,
+    total: Value | None = None,
     name: str | None = None,
 ) -> jax.Array:
     """Compute the fraction of rows whose label is among the `k` most probable classes.
@@ -95,7 +96,7 @@ def accuracy(
 
 
 @layer
-def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
+def precision(input: Value, label: Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
     """Compute the precision: the fraction of the rows predicted to be positive that are positive.
 
     Args:
@@ -127,7 +128,7 @@ def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name
 
 
 @layer
-def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
+def recall(input: Value, label: Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
     """Compute the recall: the fraction of the positive rows that are predicted to be positive.
 
     Args:
@@ -158,7 +159,7 @@ def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: s
 
 
 @layer
-def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str | None = None) -> tuple[Any, Any, Any]:
+def mean_iou(input: Value, label: Value, num_classes: int, name: str | None = None) -> tuple[Any, Any, Any]:
     """Compute the mean over classes of intersection over union, the metric of semantic segmentation.
 
     Args:
@@ -349,8 +350,8 @@ _KINDS = ("mean", "sum", "max", "min", "last")
     )
 )
 def auc(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     curve: str = "ROC",
     num_thresholds: int = 2**12 - 1,
     topk: int = 1,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import (
     Layer,
     array_of,
@@ -27,7 +28,7 @@ from fluid.layers.tensor.reduce import rows_of
 
 
 @layer
-def square_error_cost(input: core.Value, label: core.Value, name: str | None = None) -> Any:
+def square_error_cost(input: Value, label: Value, name: str | None = None) -> Any:
     """Compute the squared difference of each element and its label.
 
     Args:
@@ -57,7 +58,7 @@ def square_error_cost(input: core.Value, label: core.Value, name: str | None = N
 
 
 @layer
-def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> jax.Array:
+def mse_loss(input: Value, label: Value, name: str | None = None) -> jax.Array:
     """Compute the mean of the squared differences of all elements.
 
     Args:
@@ -93,7 +94,7 @@ def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> j
 
 
 @layer
-def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: str | None = None) -> Any:
+def huber_loss(input: Value, label: Value, delta: float = 1.0, name: str | None = None) -> Any:
     """Compute the Huber loss: half the squared difference, linear beyond `delta` (Huber, 1964).
 
     Args:
@@ -126,10 +127,10 @@ def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: s
 
 @layer
 def smooth_l1(
-    x: core.Value,
-    y: core.Value,
-    inside_weight: core.Value | None = None,
-    outside_weight: core.Value | None = None,
+    x: Value,
+    y: Value,
+    inside_weight: Value | None = None,
+    outside_weight: Value | None = None,
     sigma: float | None = None,
     name: str | None = None,
 ) -> Any:
@@ -177,7 +178,7 @@ def smooth_l1(
 
 
 @layer
-def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: str | None = None) -> Any:
+def log_loss(input: Value, label: Value, epsilon: float = 1e-4, name: str | None = None) -> Any:
     """Compute the binary cross entropy `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
 
     Args:
@@ -214,7 +215,7 @@ def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: 
 
 
 @layer
-def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str | None = None) -> Any:
+def rank_loss(label: Value, left: Value, right: Value, name: str | None = None) -> Any:
     """Compute RankNet's loss of pairs (Burges et al., 2005): `log(1 + exp(left - right)) - label * (left - right)`.
 
     Args:
@@ -250,9 +251,7 @@ def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str 
 
 
 @layer
-def margin_rank_loss(
-    label: core.Value, left: core.Value, right: core.Value, margin: float = 0.1, name: str | None = None
-) -> Any:
+def margin_rank_loss(label: Value, left: Value, right: Value, margin: float = 0.1, name: str | None = None) -> Any:
     """Compute the ranking loss of pairs with a margin: `max(0, margin - label * (left - right))`.
 
     Args:
@@ -285,7 +284,7 @@ def margin_rank_loss(
 
 
 @layer
-def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name: str | None = None) -> Any:
+def kldiv_loss(x: Value, target: Value, reduction: str = "mean", name: str | None = None) -> Any:
     """Compute the Kullback-Leibler divergence: `target * (log(target) - x)`, 0 where the target is 0.
 
     Args:
@@ -333,7 +332,7 @@ def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name:
 
 @layer
 def npair_loss(
-    anchor: core.Value, positive: core.Value, labels: core.Value, l2_reg: float = 0.002, name: str | None = None
+    anchor: Value, positive: Value, labels: Value, l2_reg: float = 0.002, name: str | None = None
 ) -> jax.Array:
     """Compute the N-pair loss: cross entropy of anchor-positive similarities, plus an L2 term (Sohn, 2016).
 
@@ -378,13 +377,13 @@ def npair_loss(
     return result
 
 
-def _check_two_values(this: Layer, input: core.Value, label: core.Value) -> None:
+def _check_two_values(this: Layer, input: Value, label: Value) -> None:
     """Check that two values have equal shapes, and warn if a layer compares a value with itself."""
     check_same_shape(this, input, label)
     _check_not_itself(this, input, label, ("input", "label"))
 
 
-def _check_not_itself(this: Layer, first: core.Value, second: core.Value, names: tuple[str, str]) -> None:
+def _check_not_itself(this: Layer, first: Value, second: Value, names: tuple[str, str]) -> None:
     """Warn if a layer compares a value with itself."""
     if first is second:
         core.doubt(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
@@ -22,16 +23,16 @@ _SAMPLERS = ("uniform", "log_uniform", "custom_dist")
 
 @layer
 def nce(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     num_total_classes: int,
-    sample_weight: core.Value | None = None,
+    sample_weight: Value | None = None,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
     num_neg_samples: int | None = None,
     name: str | None = None,
     sampler: str = "uniform",
-    custom_dist: core.Value | Sequence[float] | None = None,
+    custom_dist: Value | Sequence[float] | None = None,
     seed: int = 0,
     is_sparse: bool = False,
 ) -> jax.Array:
@@ -97,14 +98,14 @@ def nce(
 
 @layer
 def hsigmoid(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     num_classes: int,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
     name: str | None = None,
-    path_table: core.Value | None = None,
-    path_code: core.Value | None = None,
+    path_table: Value | None = None,
+    path_code: Value | None = None,
     is_custom: bool = False,
     is_sparse: bool = False,
 ) -> jax.Array:
@@ -166,14 +167,14 @@ def hsigmoid(
 
 @layer
 def sampled_softmax_with_cross_entropy(
-    logits: core.Value,
-    label: core.Value,
+    logits: Value,
+    label: Value,
     num_samples: int,
     num_true: int = 1,
     remove_accidental_hits: bool = True,
     use_customized_samples: bool = False,
-    customized_samples: core.Value | None = None,
-    customized_probabilities: core.Value | None = None,
+    customized_samples: Value | None = None,
+    customized_probabilities: Value | None = None,
     seed: int = 0,
     name: str | None = None,
 ) -> jax.Array:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
+from fluid.core import Value
 from fluid.initializer import Constant
 from fluid.layers.base import (
     Layer,
@@ -38,7 +39,7 @@ _CHANNELS_FIRST = core.default("NCHW")
     use_mkldnn="XLA chooses the kernels",
 )
 def batch_norm(
-    input: core.Value,
+    input: Value,
     act: Activation = None,
     is_test: bool = False,
     momentum: float = 0.9,

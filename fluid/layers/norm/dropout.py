@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, layer, like
 
 
 @layer
 def dropout(
-    x: core.Value,
+    x: Value,
     dropout_prob: float | jax.Array,
     is_test: bool = False,
     seed: int | None = None,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Constant
 from fluid.layers.base import (
     Layer,
@@ -33,7 +34,7 @@ _CHANNELS_FIRST = core.default("NCHW")
 
 @layer
 def layer_norm(
-    input: core.Value,
+    input: Value,
     scale: bool = True,
     shift: bool = True,
     begin_norm_axis: int = _EXAMPLE,
@@ -93,7 +94,7 @@ def layer_norm(
 
 @layer
 def group_norm(
-    input: core.Value,
+    input: Value,
     groups: int,
     epsilon: float = 1e-05,
     param_attr: ParamSetting = None,
@@ -187,7 +188,7 @@ def _normal_groups_of_last(this: Layer, x: Any, axis: int, groups: int, epsilon:
 
 @layer
 def instance_norm(
-    input: core.Value,
+    input: Value,
     epsilon: float = 1e-05,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
@@ -242,7 +243,7 @@ def _usual_groups(channels: int) -> int:
 
 @layer
 def feature_norm(
-    x: core.Value,
+    x: Value,
     epsilon: float = 1e-5,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
@@ -282,7 +283,7 @@ def feature_norm(
 
 
 @layer
-def rms_norm(x: core.Value, epsilon: float = 1e-6, param_attr: ParamSetting = None, name: str | None = None) -> Any:
+def rms_norm(x: Value, epsilon: float = 1e-6, param_attr: ParamSetting = None, name: str | None = None) -> Any:
     """Divide the last axis by its root mean square, then scale it (Zhang and Sennrich, 2019).
 
     The result is `x / sqrt(mean(x ** 2) + epsilon) * scale`.
@@ -315,7 +316,7 @@ def rms_norm(x: core.Value, epsilon: float = 1e-6, param_attr: ParamSetting = No
     return this.output(like(x, result.astype(array.dtype)))
 
 
-def _with_features(this: Layer, value: core.Value) -> Any:
+def _with_features(this: Layer, value: Value) -> Any:
     """Return the array `[..., features]` of a value, after checking that it has a dimension of features.
 
     Raises:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Constant, Normal
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, valid_steps, wide
 from fluid.layers.functional import Activation
@@ -22,7 +23,7 @@ from fluid.layers.norm.moments import affine, channel_axis_of
 
 @layer
 def lrn(
-    input: core.Value,
+    input: Value,
     n: int = 5,
     k: float = 1.0,
     alpha: float = 1e-4,
@@ -75,7 +76,7 @@ def lrn(
 
 
 @layer
-def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
+def l2_normalize(x: Value, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
     """Divide `x` by its Euclidean norm along one dimension.
 
     Args:
@@ -120,9 +121,9 @@ def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | N
 
 @layer
 def affine_channel(
-    x: core.Value,
-    scale: core.Value | None = None,
-    bias: core.Value | None = None,
+    x: Value,
+    scale: Value | None = None,
+    bias: Value | None = None,
     data_layout: str = "NCHW",
     name: str | None = None,
     act: Activation = None,
@@ -176,7 +177,7 @@ _START = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
     sync_stats="a step sees the whole batch",
 )
 def data_norm(
-    input: core.Value,
+    input: Value,
     act: Activation = None,
     epsilon: float = 1e-5,
     param_attr: Mapping[str, float] | None = None,
@@ -291,7 +292,7 @@ def _of_batch(value: Any, x: Any, mean: Any, axis: int, epsilon: float) -> list[
 
 @layer
 def spectral_norm(
-    weight: core.Value, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
+    weight: Value, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
 ) -> jax.Array:
     """Divide a weight by its largest singular value (Miyato et al., 2018), as in discriminators of GANs.
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers import functional
 from fluid.layers.base import Layer, array_of, describe
 from fluid.layers.kernels.data_format import on_cpu
@@ -374,7 +375,7 @@ def width_of(this: Layer, size: Any, gates: int) -> int:
     return size // gates
 
 
-def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
+def projected(this: Layer, value: Value, size: int) -> core.SequenceBatch:
     """Check that the input of a recurrence is a sequence batch `[batch, time, size]`, and return it.
 
     Raises:
@@ -395,7 +396,7 @@ def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
     return x.with_data(plus(x.data, bias.reshape(-1)))
 
 
-def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:
+def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: Value | None) -> Any:
     """Return the initial state of a recurrence over sequences: the user's arrays, or zeros by default.
 
     Args:
@@ -415,7 +416,7 @@ def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: 
     return jax.tree.unflatten(structure, arrays)
 
 
-def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], dtype: Any, argument: str) -> jax.Array:
+def given_state(this: Layer, value: Value | None, shape: tuple[int, ...], dtype: Any, argument: str) -> jax.Array:
     """Return the user's initial state as an array of the given shape and dtype; zeros for None.
 
     Raises:
@@ -433,7 +434,7 @@ def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], d
     return array.astype(dtype)
 
 
-def array_of_shape(this: Layer, value: core.Value, *shape: int | str) -> jax.Array:
+def array_of_shape(this: Layer, value: Value, *shape: int | str) -> jax.Array:
     """Return the array of a value after checking its shape; a name in `shape`, such as "batch", allows any size.
 
     Raises:

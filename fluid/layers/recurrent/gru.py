@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
+from fluid.core import Value
 from fluid.layers.base import Layer, layer
 from fluid.layers.functional import Activation
 from fluid.layers.recurrent.cells import (
@@ -26,14 +27,14 @@ from fluid.param_attr import ParamSetting
 
 @layer
 def dynamic_gru(
-    input: core.Value,
+    input: Value,
     size: int,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
     is_reverse: bool = False,
     gate_activation: Activation = "sigmoid",
     candidate_activation: Activation = "tanh",
-    h_0: core.Value | None = None,
+    h_0: Value | None = None,
     origin_mode: bool = False,
     name: str | None = None,
 ) -> core.SequenceBatch:
@@ -86,8 +87,8 @@ def dynamic_gru(
 
 @layer
 def gru_unit(
-    input: core.Value,
-    hidden: core.Value,
+    input: Value,
+    hidden: Value,
     size: int,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,

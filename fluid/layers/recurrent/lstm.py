@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, layer, parameter_dtype
 from fluid.layers.checks import dtype_of
 from fluid.layers.fc import fc
@@ -47,10 +48,10 @@ _DTYPE_OF_INPUT = Warned(
 @layer
 @no_effect(dtype=_DTYPE_OF_INPUT)
 def dynamic_lstm(
-    input: core.Value,
+    input: Value,
     size: int,
-    h_0: core.Value | None = None,
-    c_0: core.Value | None = None,
+    h_0: Value | None = None,
+    c_0: Value | None = None,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
     use_peepholes: bool = True,
@@ -114,7 +115,7 @@ def dynamic_lstm(
 @layer
 @no_effect(dtype=_DTYPE_OF_INPUT)
 def dynamic_lstmp(
-    input: core.Value,
+    input: Value,
     size: int,
     proj_size: int,
     param_attr: ParamSetting | Sequence[ParamSetting] = None,
@@ -127,8 +128,8 @@ def dynamic_lstmp(
     proj_activation: Activation = "tanh",
     dtype: str = "float32",
     name: str | None = None,
-    h_0: core.Value | None = None,
-    c_0: core.Value | None = None,
+    h_0: Value | None = None,
+    c_0: Value | None = None,
     cell_clip: float | None = None,
     proj_clip: float | None = None,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
@@ -202,9 +203,9 @@ def _width(this: Layer, size: int) -> int:
 
 @layer
 def lstm_unit(
-    x_t: core.Value,
-    hidden_t_prev: core.Value,
-    cell_t_prev: core.Value,
+    x_t: Value,
+    hidden_t_prev: Value,
+    cell_t_prev: Value,
     forget_bias: float = 0.0,
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
@@ -307,8 +308,8 @@ def _states(
     this: Layer,
     cell: Cell,
     x: core.SequenceBatch,
-    h_0: core.Value | None,
-    c_0: core.Value | None,
+    h_0: Value | None,
+    c_0: Value | None,
     reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
     """Run an LSTM over its projected input, and return hidden and cell states of all steps as outputs of the layer."""
@@ -322,9 +323,9 @@ def _states(
 @layer
 @no_effect(max_len="the length is that of the input")
 def lstm(
-    input: core.Value,
-    init_h: core.Value | None,
-    init_c: core.Value | None,
+    input: Value,
+    init_h: Value | None,
+    init_c: Value | None,
     max_len: int,
     hidden_size: int,
     num_layers: int,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, is_sequence, layer
 from fluid.layers.checks import dtype_of
 from fluid.layers.recurrent.cells import Cell, numbered, unroll
@@ -187,7 +188,7 @@ def rnn(
     cell: RNNCell | Callable[..., Any],
     inputs: Any,
     initial_states: Any = None,
-    sequence_length: core.Value | None = None,
+    sequence_length: Value | None = None,
     time_major: bool = False,
     is_reverse: bool = False,
     name: str | None = None,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.recurrent.cells import Cell, numbered, unroll
@@ -95,7 +96,7 @@ class StepBlock(abc.ABC):
             )
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
-    def update_memory(self, ex_mem: jax.Array, new_mem: core.Value) -> None:
+    def update_memory(self, ex_mem: jax.Array, new_mem: Value) -> None:
         """Set the value of a memory in the next step.
 
         Args:
@@ -113,7 +114,7 @@ class StepBlock(abc.ABC):
             raise errors.ProgramError(f"{self._this.name}: the memory made at {memory.site} is updated twice")
         memory.updated = next_state(self._this.name, f"the memory made at {memory.site}", memory.value, new_mem)
 
-    def output(self, *outputs: core.Value) -> None:
+    def output(self, *outputs: Value) -> None:
         """Add values of the current step to the outputs of the recurrence.
 
         Args:
@@ -297,7 +298,7 @@ class DynamicRNN(StepBlock):
             instead="to go over inner sequences, open a block inside of this one",
         )
     )
-    def step_input(self, x: core.Value, level: int = 0) -> Any:
+    def step_input(self, x: Value, level: int = 0) -> Any:
         """Return the value of a sequence at the current step.
 
         Args:
@@ -315,7 +316,7 @@ class DynamicRNN(StepBlock):
             )
         return self._step_input(x)
 
-    def static_input(self, x: core.Value) -> Any:
+    def static_input(self, x: Value) -> Any:
         """Return `x` itself: a value that all steps share, such as the whole sequence for attention."""
         self._check_inside("static_input")
         return x
@@ -323,7 +324,7 @@ class DynamicRNN(StepBlock):
     @no_effect(need_reorder="rows are never reordered")
     def memory(
         self,
-        init: core.Value | None = None,
+        init: Value | None = None,
         shape: Sequence[int] | None = None,
         value: float = 0.0,
         need_reorder: bool = False,
@@ -407,7 +408,7 @@ class StaticRNN(StepBlock):
         """Open the block that describes one step: `with rnn.step():`."""
         return self._block()
 
-    def step_input(self, x: core.Value) -> Any:
+    def step_input(self, x: Value) -> Any:
         """Return the value of an array at the current step.
 
         Args:
@@ -426,9 +427,9 @@ class StaticRNN(StepBlock):
 
     def memory(
         self,
-        init: core.Value | None = None,
+        init: Value | None = None,
         shape: Sequence[int] | None = None,
-        batch_ref: core.Value | None = None,
+        batch_ref: Value | None = None,
         init_value: float = 0.0,
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
@@ -460,7 +461,7 @@ class StaticRNN(StepBlock):
         sizes[init_batch_dim_idx] = whole.shape[ref_batch_dim_idx]
         return self._memory(init_value, tuple(sizes), whole.dtype)
 
-    def step_output(self, o: core.Value) -> None:
+    def step_output(self, o: Value) -> None:
         """Add a value of the current step to the outputs of the recurrence; `output` adds several."""
         self.output(o)
 

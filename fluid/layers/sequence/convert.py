@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, row_dims
 from fluid.layers.checks import check_ids, dtype_of
 from fluid.layers.sequence.step_selection import check_sequence, divided, flat, nested_like, sequence_batch, taken
@@ -18,7 +19,7 @@ from fluid.layers.sequence.step_selection import check_sequence, divided, flat, 
 
 @layer
 def sequence_mask(
-    x: core.Value, maxlen: int | None = None, dtype: DTypeLike = "int64", name: str | None = None
+    x: Value, maxlen: int | None = None, dtype: DTypeLike = "int64", name: str | None = None
 ) -> jax.Array:
     """Return a mask for each length: as many ones as the length, followed by zeros.
 
@@ -55,9 +56,7 @@ def sequence_mask(
 
 
 @layer
-def sequence_pad(
-    x: core.Value, pad_value: core.Value | float, maxlen: int | None = None, name: str | None = None
-) -> Any:
+def sequence_pad(x: Value, pad_value: Value | float, maxlen: int | None = None, name: str | None = None) -> Any:
     """Convert a sequence batch to a padded array and lengths.
 
     Args:
@@ -103,7 +102,7 @@ def sequence_pad(
 
 
 @layer
-def sequence_unpad(x: core.Value, length: core.Value, name: str | None = None) -> core.SequenceBatch:
+def sequence_unpad(x: Value, length: Value, name: str | None = None) -> core.SequenceBatch:
     """Convert a padded array and lengths to a sequence batch.
 
     Args:
@@ -142,8 +141,8 @@ def sequence_unpad(x: core.Value, length: core.Value, name: str | None = None) -
 
 @layer
 def lod_reset(
-    x: core.Value,
-    y: core.Value | Sequence[int] | None = None,
+    x: Value,
+    y: Value | Sequence[int] | None = None,
     target_lod: Sequence[int] | None = None,
     name: str | None = None,
 ) -> Any:
@@ -180,7 +179,7 @@ def lod_reset(
 
 
 @layer
-def lod_append(x: core.Value, level: core.Value | Sequence[int], name: str | None = None) -> Any:
+def lod_append(x: Value, level: Value | Sequence[int], name: str | None = None) -> Any:
     """Add a level of sequences below the levels of `x`.
 
     Args:

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, layer
 from fluid.layers.sequence.step_selection import check_sequence, innermost, packed, shifted, step_ids
 
 
 @layer
-def sequence_enumerate(input: core.Value, win_size: int, pad_value: int = 0, name: str | None = None) -> Any:
+def sequence_enumerate(input: Value, win_size: int, pad_value: int = 0, name: str | None = None) -> Any:
     """Return for each step the window of `win_size` ids that begins with this step.
 
     Args:
@@ -51,7 +52,7 @@ def sequence_enumerate(input: core.Value, win_size: int, pad_value: int = 0, nam
 
 
 @layer
-def sequence_erase(x: core.Value, tokens: Sequence[int], name: str | None = None) -> Any:
+def sequence_erase(x: Value, tokens: Sequence[int], name: str | None = None) -> Any:
     """Remove some ids from each sequence.
 
     Args:
@@ -86,7 +87,7 @@ def sequence_erase(x: core.Value, tokens: Sequence[int], name: str | None = None
 
 
 @layer
-def sequence_scatter(input: core.Value, index: core.Value, updates: core.Value, name: str | None = None) -> jax.Array:
+def sequence_scatter(input: Value, index: Value, updates: Value, name: str | None = None) -> jax.Array:
     """Add numbers to each row at the indices in a sequence.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers import functional
 from fluid.layers.base import Layer, dense, filled, layer, like, valid_steps, wide
 from fluid.layers.functional import Activation
@@ -21,7 +22,7 @@ from fluid.param_attr import ParamSetting
 @layer
 @no_effect(is_test="memory for a gradient is used only where one is computed")
 def sequence_pool(
-    input: core.Value, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
+    input: Value, pool_type: str, is_test: bool = False, pad_value: float = 0.0, name: str | None = None
 ) -> Any:
     """Combine the steps of each sequence into one row.
 
@@ -69,7 +70,7 @@ def sequence_pool(
 
 
 @layer
-def sequence_first_step(input: core.Value, name: str | None = None) -> Any:
+def sequence_first_step(input: Value, name: str | None = None) -> Any:
     """Return the first step of each sequence, as `sequence_pool(input, "first")`.
 
     Args:
@@ -93,7 +94,7 @@ def sequence_first_step(input: core.Value, name: str | None = None) -> Any:
 
 
 @layer
-def sequence_last_step(input: core.Value, name: str | None = None) -> Any:
+def sequence_last_step(input: Value, name: str | None = None) -> Any:
     """Return the last step of each sequence, as `sequence_pool(input, "last")`.
 
     Args:
@@ -118,7 +119,7 @@ def sequence_last_step(input: core.Value, name: str | None = None) -> Any:
 
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
-def sequence_softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None) -> Any:
+def sequence_softmax(input: Value, use_cudnn: bool = False, name: str | None = None) -> Any:
     """Compute the softmax over the steps of each sequence.
 
     Args:
@@ -176,7 +177,7 @@ _POOLS: dict[str, Callable[[core.SequenceBatch, Any], Any]] = {
     )
 )
 def sequence_conv(
-    input: core.Value,
+    input: Value,
     num_filters: int,
     filter_size: int = 3,
     filter_stride: int = 1,
@@ -237,7 +238,7 @@ def sequence_conv(
 
 @layer
 def row_conv(
-    input: core.Value,
+    input: Value,
     future_context_size: int,
     param_attr: ParamSetting = None,
     act: Activation = None,

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, row_dims
 from fluid.layers.sequence.step_selection import (
     check_sequence,
@@ -23,7 +24,7 @@ from fluid.layers.sequence.step_selection import (
 
 
 @layer
-def sequence_reverse(x: core.Value, name: str | None = None) -> Any:
+def sequence_reverse(x: Value, name: str | None = None) -> Any:
     """Reverse the order of the steps of each sequence.
 
     Args:
@@ -52,7 +53,7 @@ def sequence_reverse(x: core.Value, name: str | None = None) -> Any:
 
 
 @layer
-def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str | None = None) -> Any:
+def sequence_expand(x: Value, y: Value, ref_level: int = -1, name: str | None = None) -> Any:
     """Repeat each row, or each sequence, of `x`; the lengths of `y` are the numbers of copies.
 
     Args:
@@ -95,7 +96,7 @@ def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str
 
 
 @layer
-def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) -> Any:
+def sequence_expand_as(x: Value, y: Value, name: str | None = None) -> Any:
     """Repeat each row of `x`, once for each step of the sequence in the same row of `y`.
 
     Args:
@@ -128,7 +129,7 @@ def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) ->
 
 
 @layer
-def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any:
+def sequence_concat(input: Sequence[Value], name: str | None = None) -> Any:
     """Join the sequences of several batches end to end, row by row.
 
     Args:
@@ -170,9 +171,7 @@ def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any
 
 
 @layer
-def sequence_slice(
-    input: core.Value, offset: core.Value | int, length: core.Value | int, name: str | None = None
-) -> Any:
+def sequence_slice(input: Value, offset: Value | int, length: Value | int, name: str | None = None) -> Any:
     """Cut a slice out of each sequence.
 
     Args:
@@ -209,7 +208,7 @@ def sequence_slice(
 
 
 @layer
-def sequence_reshape(input: core.Value, new_dim: int, name: str | None = None) -> core.SequenceBatch:
+def sequence_reshape(input: Value, new_dim: int, name: str | None = None) -> core.SequenceBatch:
     """Divide the numbers of each sequence into steps of another size.
 
     Args:

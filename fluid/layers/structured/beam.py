@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, describe, layer
 from fluid.layers.checks import check_ids
 
 
 @layer
-def gather_tree(ids: core.Value, parents: core.Value, name: str | None = None) -> jax.Array:
+def gather_tree(ids: Value, parents: Value, name: str | None = None) -> jax.Array:
     """Return the sequences of a beam search, from the ids of each step and the indices of the extended hypotheses.
 
     Args:
@@ -112,7 +113,7 @@ class BeamSearch(NamedTuple):
 def beam_search(
     step: Callable[[Any, Any], tuple[Any, Any]],
     state: Any,
-    start_id: core.Value | int,
+    start_id: Value | int,
     end_id: int,
     beam_size: int,
     max_length: int,

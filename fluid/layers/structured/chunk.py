@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, layer
 from fluid.layers.loss.metrics import share
 from fluid.layers.sequence.step_selection import alike, packed, sequences, shifted, step_ids
@@ -52,12 +53,12 @@ class _Chunks(NamedTuple):
 
 @layer
 def chunk_eval(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     chunk_scheme: str,
     num_chunk_types: int,
     excluded_chunk_types: Sequence[int] | None = None,
-    seq_length: core.Value | None = None,
+    seq_length: Value | None = None,
     name: str | None = None,
 ) -> tuple[jax.Array, ...]:
     """Compute precision, recall and F1 of chunks in sequences of tags, such as the names in a sentence.
@@ -163,12 +164,12 @@ def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
 
 @layer
 def edit_distance(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     normalized: bool = True,
     ignored_tokens: Sequence[int] | None = None,
-    input_length: core.Value | None = None,
-    label_length: core.Value | None = None,
+    input_length: Value | None = None,
+    label_length: Value | None = None,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Count the insertions, deletions and substitutions from each sequence to its label (Levenshtein, 1966).

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.sequence.step_selection import alike, sequences, step_ids
 from fluid.param_attr import ParamSetting, to_attr
@@ -21,10 +22,10 @@ _FROM = 2
 
 @layer
 def linear_chain_crf(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     param_attr: ParamSetting = None,
-    length: core.Value | None = None,
+    length: Value | None = None,
     name: str | None = None,
 ) -> jax.Array:
     """Compute the cost of sequences of tags under a linear-chain conditional random field (Lafferty et al., 2001).
@@ -76,10 +77,10 @@ def linear_chain_crf(
 
 @layer
 def crf_decoding(
-    input: core.Value,
+    input: Value,
     param_attr: ParamSetting,
-    label: core.Value | None = None,
-    length: core.Value | None = None,
+    label: Value | None = None,
+    length: Value | None = None,
     name: str | None = None,
 ) -> Any:
     """Return the best sequences of tags under a linear-chain conditional random field (Viterbi, 1967).

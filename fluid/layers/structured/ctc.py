@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.step_selection import alike, packed, sequences, shifted, step_ids
@@ -20,12 +21,12 @@ _LOG_ZERO = -1e30
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def warpctc(
-    input: core.Value,
-    label: core.Value,
+    input: Value,
+    label: Value,
     blank: int = 0,
     norm_by_times: bool = False,
-    input_length: core.Value | None = None,
-    label_length: core.Value | None = None,
+    input_length: Value | None = None,
+    label_length: Value | None = None,
     name: str | None = None,
     use_cudnn: bool = False,
 ) -> jax.Array:
@@ -90,9 +91,9 @@ def warpctc(
 
 @layer
 def ctc_greedy_decoder(
-    input: core.Value,
+    input: Value,
     blank: int,
-    input_length: core.Value | None = None,
+    input_length: Value | None = None,
     padding_value: int = 0,
     name: str | None = None,
 ) -> Any:

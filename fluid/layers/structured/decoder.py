@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import describe, is_sequence, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.recurrent.rnn import RNNCell
@@ -140,7 +141,7 @@ class TrainingHelper(DecodeHelper):
     """
 
     @layer
-    def __init__(self, inputs: Any, sequence_length: core.Value | None = None, time_major: bool = False):
+    def __init__(self, inputs: Any, sequence_length: Value | None = None, time_major: bool = False):
         self.inputs = inputs
         self.sequence_length = sequence_length
         self.time_major = time_major
@@ -205,7 +206,7 @@ class GreedyEmbeddingHelper(DecodeHelper):
     """
 
     @layer
-    def __init__(self, embedding_fn: Callable[[Any], Any], start_tokens: core.Value, end_token: int):
+    def __init__(self, embedding_fn: Callable[[Any], Any], start_tokens: Value, end_token: int):
         name = type(self).__name__
         self.embedding_fn = SameLayers(embedding_fn)
         self.start_tokens = _start_tokens(name, start_tokens)
@@ -263,7 +264,7 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
     def __init__(
         self,
         embedding_fn: Callable[[Any], Any],
-        start_tokens: core.Value,
+        start_tokens: Value,
         end_token: int,
         softmax_temperature: float | None = None,
         seed: int | None = None,
@@ -314,7 +315,7 @@ def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
     return outputs
 
 
-def _start_tokens(name: str, value: core.Value) -> jax.Array:
+def _start_tokens(name: str, value: Value) -> jax.Array:
     """Check `start_tokens`, and return one start id for each row, int32 `[batch]`.
 
     Raises:

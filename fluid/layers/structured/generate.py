@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.control.branch import strongly_typed
@@ -21,12 +22,12 @@ from fluid.layers.structured.decoder import logits_of
 @layer
 def generate(
     step: Callable[[Any, Any], tuple[Any, Any]],
-    prompt: core.Value,
+    prompt: Value,
     length: int,
     state: Any = None,
-    temperature: core.Value | float = 1.0,
+    temperature: Value | float = 1.0,
     top_k: int | None = None,
-    top_p: core.Value | float | None = None,
+    top_p: Value | float | None = None,
     end_id: int | None = None,
     seed: int = 0,
     name: str | None = None,

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, describe, filled, is_sequence, layer, like, on_data, row_dims, wide
 from fluid.layers.functional import Activation
 from fluid.layers.no_effect import assigns
 
 
 @layer
-def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
+def increment(x: Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
     """Add a number to a value.
 
     Args:
@@ -54,8 +55,8 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
 
 @layer
 def scale(
-    x: core.Value,
-    scale: core.Value | float = 1.0,
+    x: Value,
+    scale: Value | float = 1.0,
     bias: float = 0.0,
     bias_after_scale: bool = True,
     act: Activation = None,
@@ -91,7 +92,7 @@ def scale(
 
 @layer
 @assigns(out="total = layers.sums([x, y])")
-def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None, name: str | None = None) -> Any:
+def sums(input: Value | Sequence[Value], out: Value | None = None, name: str | None = None) -> Any:
     """Add several values.
 
     Args:
@@ -118,7 +119,7 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
 
 
 @layer
-def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
+def sum(x: Value | Sequence[Value], name: str | None = None) -> Any:
     """Add several values, another name for `sums`. To sum the elements of one value use `reduce_sum`.
 
     Args:
@@ -143,7 +144,7 @@ def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
 
 
 @layer
-def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
+def clip(x: Value, min: float, max: float, name: str | None = None) -> Any:
     """Limit each element to the range from `min` to `max`.
 
     Args:
@@ -176,7 +177,7 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
 
 
 @layer
-def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any:
+def clip_by_norm(x: Value, max_norm: float, name: str | None = None) -> Any:
     """Scale a value down, so that its Euclidean norm is at most `max_norm`.
 
     Args:
@@ -204,7 +205,7 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
 
 
 @layer
-def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None) -> Any:
+def pow(x: Value, factor: Value | float = 1.0, name: str | None = None) -> Any:
     """Raise each element to a power.
 
     Args:
@@ -226,7 +227,7 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
     return Layer("pow", name).output(like(x, filled(x, 1) ** exponent))
 
 
-def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
+def _cut(this: Layer, array: Any, **numbers: Value | float) -> list[Any]:
     """Convert numbers to scalars to combine with `array`; for an integer array, truncate them to integers, and warn."""
     found = [n if isinstance(n, int | float) else dense(n).reshape(()) for n in numbers.values()]
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -288,9 +289,7 @@ _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwis
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
     """Create an elementwise layer from a function of two arrays; `integer` makes its docstring example integer."""
 
-    def elementwise(
-        x: core.Value, y: core.Value | float, axis: int = -1, act: Activation = None, name: str | None = None
-    ) -> Any:
+    def elementwise(x: Value, y: Value | float, axis: int = -1, act: Activation = None, name: str | None = None) -> Any:
         this = Layer(kind, name)
         left, right = _aligned(this, x, y, axis, fill=1 if kind in _PARTIAL else 0)
         result = function(left, right)

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import core
+from fluid.core import Value
 from fluid.layers.base import Layer, dense, layer, on_data, row_dims
 from fluid.layers.checks import check_same_shape
 from fluid.layers.no_effect import assigns, no_effect
 
 
 @layer
-def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
+def has_inf(x: Value, name: str | None = None) -> jax.Array:
     """Return whether any element is infinite.
 
     Args:
@@ -36,7 +36,7 @@ def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
 
 
 @layer
-def has_nan(x: core.Value, name: str | None = None) -> jax.Array:
+def has_nan(x: Value, name: str | None = None) -> jax.Array:
     """Return whether any element is NaN.
 
     Args:
@@ -83,7 +83,7 @@ _DOCUMENTATION = """{title}
 def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Create the layer `kind`, which compares the elements of two values of equal shape by `function`."""
 
-    def compare(x: core.Value, y: core.Value, cond: core.Value | None = None, name: str | None = None) -> Any:
+    def compare(x: Value, y: Value, cond: Value | None = None, name: str | None = None) -> Any:
         return _compared(Layer(kind, name), function, x, y)
 
     return _finished(compare, kind, title, "cond", "float32")
@@ -92,7 +92,7 @@ def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> C
 def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Create the layer `kind`, which combines the elements of two bool values of equal shape by `function`."""
 
-    def combine(x: core.Value, y: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+    def combine(x: Value, y: Value, out: Value | None = None, name: str | None = None) -> Any:
         return _elementwise(Layer(kind, name), function, x, y)
 
     return _finished(combine, kind, title, "out", "bool")
@@ -105,14 +105,14 @@ def _finished(function: Callable[..., Any], kind: str, title: str, target: str, 
     return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
 
 
-def _compared(this: Layer, function: Callable[[Any, Any], Any], x: core.Value, y: core.Value) -> Any:
+def _compared(this: Layer, function: Callable[[Any, Any], Any], x: Value, y: Value) -> Any:
     """Compare two values of equal shape; programs of Fluid may also compare values that broadcast."""
     if this.frame.as_fluid and _broadcast(x, y):
         return this.output(on_data(function, x, y))
     return _elementwise(this, function, x, y)
 
 
-def _broadcast(x: core.Value, y: core.Value) -> bool:
+def _broadcast(x: Value, y: Value) -> bool:
     """Return whether two values broadcast: both are arrays or both sequence batches, or one has a single element."""
     try:
         np.broadcast_shapes(dense(x).shape, dense(y).shape)
@@ -121,7 +121,7 @@ def _broadcast(x: core.Value, y: core.Value) -> bool:
     return row_dims(x) == row_dims(y) or 1 in (dense(x).size, dense(y).size)
 
 
-def _elementwise(this: Layer, function: Callable[[Any, Any], Any], x: core.Value, y: core.Value) -> Any:
+def _elementwise(this: Layer, function: Callable[[Any, Any], Any], x: Value, y: Value) -> Any:
     check_same_shape(this, x, y, ("x", "y"))
     return this.output(on_data(function, x, y))
 
@@ -130,10 +130,10 @@ def _elementwise(this: Layer, function: Callable[[Any, Any], Any], x: core.Value
 @assigns(cond="c = layers.less_than(x, y)")
 @no_effect(force_cpu="XLA decides where values lie")
 def less_than(
-    x: core.Value,
-    y: core.Value,
+    x: Value,
+    y: Value,
     force_cpu: bool | None = None,
-    cond: core.Value | None = None,
+    cond: Value | None = None,
     name: str | None = None,
 ) -> Any:
     """Return for each element whether `x < y`.
@@ -174,7 +174,7 @@ logical_xor = _logical("logical_xor", "Elementwise: whether exactly one is true.
 
 @layer
 @assigns(out="c = layers.logical_not(x)")
-def logical_not(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+def logical_not(x: Value, out: Value | None = None, name: str | None = None) -> Any:
     """Return for each element whether `x` is false.
 
     Args:
@@ -199,7 +199,7 @@ def logical_not(x: core.Value, out: core.Value | None = None, name: str | None =
 
 
 @layer
-def isfinite(x: core.Value, name: str | None = None) -> jax.Array:
+def isfinite(x: Value, name: str | None = None) -> jax.Array:
     """Return whether all elements are finite numbers.
 
     Args:

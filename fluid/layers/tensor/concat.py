@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, layer, like, row_dims
 from fluid.layers.checks import Sizes, check_axes
 
@@ -16,7 +17,7 @@ _ROWS = core.default(0)
 
 
 @layer
-def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = None) -> Any:
+def concat(input: Sequence[Value], axis: int = _ROWS, name: str | None = None) -> Any:
     """Join values along a dimension.
 
     Args:
@@ -82,7 +83,7 @@ def _one_after_the_other(batches: list[core.SequenceBatch]) -> core.SequenceBatc
 
 
 @layer
-def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None) -> list[Any]:
+def split(input: Value, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None) -> list[Any]:
     """Split a value into parts along a dimension.
 
     Args:
@@ -127,7 +128,7 @@ def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1
 
 
 @layer
-def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> Any:
+def stack(x: Sequence[Value], axis: int = 0, name: str | None = None) -> Any:
     """Join values of one shape along a new dimension.
 
     Args:
@@ -169,7 +170,7 @@ def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> An
 
 
 @layer
-def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
+def unstack(x: Value, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
     """Split an array along a dimension into arrays without this dimension.
 
     Args:
@@ -203,7 +204,7 @@ def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | No
 
 
 @layer
-def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) -> Any:
+def expand(x: Value, expand_times: Sequence[int], name: str | None = None) -> Any:
     """Repeat a value along its dimensions.
 
     Args:
@@ -239,7 +240,7 @@ def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) 
 
 
 @layer
-def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None) -> jax.Array:
+def expand_as(x: Value, target_tensor: Value, name: str | None = None) -> jax.Array:
     """Repeat a value along its dimensions until it has the shape of another value.
 
     Args:
@@ -278,7 +279,7 @@ def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None)
 
 
 @layer
-def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
+def flip(input: Value, dims: Sizes, name: str | None = None) -> Any:
     """Reverse the order of elements along one or several dimensions, another name for `reverse`.
 
     Args:
@@ -303,7 +304,7 @@ def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
 
 
 @layer
-def roll(input: core.Value, shifts: Sizes, dims: Sizes | None = None, name: str | None = None) -> jax.Array:
+def roll(input: Value, shifts: Sizes, dims: Sizes | None = None, name: str | None = None) -> jax.Array:
     """Shift elements along dimensions; elements shifted beyond the end reappear at the start.
 
     Args:
@@ -341,7 +342,7 @@ def roll(input: core.Value, shifts: Sizes, dims: Sizes | None = None, name: str 
 
 
 @layer
-def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
+def reverse(x: Value, axis: Sizes, name: str | None = None) -> Any:
     """Reverse the order of elements along one or several dimensions.
 
     Args:
@@ -365,7 +366,7 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
     return _reversed(Layer("reverse", name), x, axis)
 
 
-def _reversed(this: Layer, x: core.Value, axis: Sizes) -> Any:
+def _reversed(this: Layer, x: Value, axis: Sizes) -> Any:
     """Implement `reverse` and `flip`: reverse the order of elements along `axis`."""
     axes: list[Any] = list(axis) if isinstance(axis, list | tuple) else [axis]
     places = [axis_of(x, a) for a in axes]

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.initializer import Constant, Xavier
 from fluid.layers.base import Layer, array_of, dense, describe, is_sequence, layer, like, on_data
 from fluid.layers.checks import dtype_of, known_shape, shape_of
@@ -25,7 +26,7 @@ def fill_constant(
     dtype: DTypeLike,
     value: float,
     force_cpu: bool = False,
-    out: core.Value | None = None,
+    out: Value | None = None,
     name: str | None = None,
 ) -> jax.Array:
     """Create an array whose elements all have one value.
@@ -56,7 +57,7 @@ def fill_constant(
 @layer
 @no_effect(force_cpu="XLA decides where values lie")
 def fill_constant_batch_size_like(
-    input: core.Value,
+    input: Value,
     shape: Sequence[int],
     dtype: DTypeLike,
     value: float,
@@ -151,7 +152,7 @@ def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: 
 
 @layer
 @assigns(out="y = layers.zeros_like(x)")
-def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+def zeros_like(x: Value, out: Value | None = None, name: str | None = None) -> Any:
     """Create zeros in the shape of another value.
 
     Args:
@@ -176,7 +177,7 @@ def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = 
 
 
 @layer
-def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
+def fill_zeros_like(x: Value, name: str | None = None) -> Any:
     """Create zeros in the shape of another value, another name for `zeros_like`.
 
     Args:
@@ -198,7 +199,7 @@ def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
 
 @layer
 @assigns(out="y = layers.ones_like(x)")
-def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+def ones_like(x: Value, out: Value | None = None, name: str | None = None) -> Any:
     """Create ones in the shape of another value.
 
     Args:
@@ -226,9 +227,9 @@ def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = N
 @assigns(out="y = layers.full_like(x, value)")
 @no_effect(device="XLA decides where values lie", stop_gradient="a constant has no gradient")
 def full_like(
-    input: core.Value,
+    input: Value,
     fill_value: float,
-    out: core.Value | None = None,
+    out: Value | None = None,
     dtype: DTypeLike | None = None,
     device: str | None = None,
     stop_gradient: bool = True,
@@ -350,7 +351,7 @@ def eye(
 
 
 @layer
-def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.Array]:
+def meshgrid(input: Sequence[Value], name: str | None = None) -> list[jax.Array]:
     """Return the coordinates of all points of a grid, one array for each dimension.
 
     Args:
@@ -381,7 +382,7 @@ def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.A
 
 
 @layer
-def identity(x: core.Value, name: str | None = None) -> Any:
+def identity(x: Value, name: str | None = None) -> Any:
     """Name a value, so that users can fetch and override the value, and fetch its gradient.
 
     Args:
@@ -411,7 +412,7 @@ def identity(x: core.Value, name: str | None = None) -> Any:
 
 
 @layer
-def shard(x: core.Value, sharding: Sharding, name: str | None = None) -> Any:
+def shard(x: Value, sharding: Sharding, name: str | None = None) -> Any:
     """Set the sharding of a value: the mesh axes that divide each of its dimensions among devices.
 
     By default XLA derives the sharding of values from the sharding of parameters and feeds. This layer overrides it.
@@ -495,7 +496,7 @@ def create_parameter(
 
 @layer
 @assigns(output="y = layers.assign(x)")
-def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None = None, name: str | None = None) -> Any:
+def assign(input: Value | Sequence[Any] | float, output: Value | None = None, name: str | None = None) -> Any:
     """Copy a value, or return a constant for a list or a number.
 
     Args:
@@ -518,7 +519,7 @@ def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None 
 
 
 @layer
-def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
+def cast(x: Value, dtype: DTypeLike, name: str | None = None) -> Any:
     """Convert a value to another dtype.
 
     Args:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, row_dims, rows_at
 from fluid.layers.checks import check_ids, shape_of
 from fluid.layers.no_effect import no_effect
@@ -17,7 +18,7 @@ from fluid.layers.no_effect import no_effect
 
 @layer
 def slice(
-    input: core.Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None
+    input: Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None
 ) -> Any:
     """Slice a value along some dimensions, from a start index to an end index.
 
@@ -46,7 +47,7 @@ def slice(
 
 @layer
 def strided_slice(
-    input: core.Value,
+    input: Value,
     axes: Sequence[int],
     starts: Sequence[int],
     ends: Sequence[int],
@@ -81,7 +82,7 @@ def strided_slice(
 
 @layer
 @no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
-def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> Any:
+def gather(input: Value, index: Value, overwrite: bool = True, name: str | None = None) -> Any:
     """Select rows of an array, or steps of sequences, by their indices.
 
     Args:
@@ -122,7 +123,7 @@ def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: s
 
 
 @layer
-def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
+def gather_nd(input: Value, index: Value, name: str | None = None) -> jax.Array:
     """Select elements or slices of an array, by indices into its first dimensions.
 
     Args:
@@ -161,7 +162,7 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
 
 
 @layer
-def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str | None = None) -> jax.Array:
+def index_select(input: Value, index: Value, dim: int = 0, name: str | None = None) -> jax.Array:
     """Select slices of an array along a dimension, by their indices.
 
     Args:
@@ -197,7 +198,7 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
 
 
 @layer
-def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
+def index_sample(x: Value, index: Value, name: str | None = None) -> jax.Array:
     """Select elements of each row, by their indices in the row.
 
     Args:
@@ -234,7 +235,7 @@ def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> j
 
 @layer
 def shard_index(
-    input: core.Value, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1, name: str | None = None
+    input: Value, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1, name: str | None = None
 ) -> Any:
     """Convert ids to indices within one shard of a table whose rows are divided among several shards.
 
@@ -273,7 +274,7 @@ def shard_index(
 
 
 @layer
-def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
+def one_hot(input: Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
     """Encode class ids as one-hot vectors: zeros, with 1 at the index of the class.
 
     Args:
@@ -311,7 +312,7 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
     return this.output(like(input, this.frame.compute(jax.nn.one_hot(ids[..., 0], depth, dtype=jnp.float32))))
 
 
-def _limit(this: Layer, index: core.Value, size: int) -> None:
+def _limit(this: Layer, index: Value, size: int) -> None:
     """Limit the fed values of `index` to the range from 0 to `size - 1`, unless `size` is the variable batch size."""
     if size != this.frame.placeholder_batch:
         core.limit_feed(index, 0, size)
@@ -341,9 +342,7 @@ def _taken(array: Any, numbers: Any, axis: int) -> Any:
 
 
 @layer
-def scatter(
-    input: core.Value, index: core.Value, updates: core.Value, name: str | None = None, overwrite: bool = True
-) -> jax.Array:
+def scatter(input: Value, index: Value, updates: Value, name: str | None = None, overwrite: bool = True) -> jax.Array:
     """Replace rows of an array.
 
     Args:
@@ -389,7 +388,7 @@ def scatter(
 
 
 @layer
-def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], name: str | None = None) -> jax.Array:
+def scatter_nd(index: Value, updates: Value, shape: Sequence[int], name: str | None = None) -> jax.Array:
     """Add slices to an array of zeros, at indices into its first dimensions.
 
     Args:
@@ -419,7 +418,7 @@ def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], nam
 
 
 @layer
-def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name: str | None = None) -> jax.Array:
+def scatter_nd_add(ref: Value, index: Value, updates: Value, name: str | None = None) -> jax.Array:
     """Add slices to an array, at indices into its first dimensions.
 
     Args:
@@ -449,7 +448,7 @@ def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name
 
 
 @layer
-def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None = None) -> jax.Array:
+def multiplex(inputs: Sequence[Value], index: Value, name: str | None = None) -> jax.Array:
     """Select each row of the batch from one of several arrays.
 
     Args:
@@ -490,9 +489,9 @@ def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None 
 
 @layer
 def where(
-    condition: core.Value,
-    x: core.Value | float | None = None,
-    y: core.Value | float | None = None,
+    condition: Value,
+    x: Value | float | None = None,
+    y: Value | float | None = None,
     name: str | None = None,
 ) -> Any:
     """Select the elements of `x` where a condition is true, and the elements of `y` elsewhere.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import (
     Layer,
     array_of,
@@ -31,8 +32,8 @@ from fluid.param_attr import ParamSetting
 
 @layer
 def matmul(
-    x: core.Value,
-    y: core.Value,
+    x: Value,
+    y: Value,
     transpose_x: bool = False,
     transpose_y: bool = False,
     alpha: float = 1.0,
@@ -81,7 +82,7 @@ def matmul(
 
 
 @layer
-def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Any:
+def mul(x: Value, y: Value, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Any:
     """Multiply two values as matrices: each value is flattened to a matrix.
 
     Args:
@@ -121,7 +122,7 @@ def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: i
 
 
 @layer
-def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax.Array:
+def diag(diagonal: Value | Sequence[float], name: str | None = None) -> jax.Array:
     """Create a matrix with a vector on its diagonal, and zeros elsewhere.
 
     Args:
@@ -149,7 +150,7 @@ def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax
 
 
 @layer
-def tril(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
+def tril(input: Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
     """Return the lower triangle of matrices, with zeros elsewhere.
 
     Args:
@@ -173,7 +174,7 @@ def tril(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.A
 
 
 @layer
-def triu(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
+def triu(input: Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
     """Return the upper triangle of matrices, with zeros elsewhere.
 
     Args:
@@ -197,7 +198,7 @@ def triu(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.A
 
 
 @layer
-def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
+def fsp_matrix(x: Value, y: Value, name: str | None = None) -> jax.Array:
     """Compute the FSP matrix (flow of solution procedure) for knowledge distillation (Yim et al., 2017).
 
     Args:
@@ -231,7 +232,7 @@ def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Arr
 
 
 @layer
-def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
+def cos_sim(X: Value, Y: Value, name: str | None = None) -> Any:
     """Compute the cosine similarity of two vectors, for each row.
 
     Args:
@@ -270,8 +271,8 @@ def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
 
 @layer
 def bilinear_tensor_product(
-    x: core.Value,
-    y: core.Value,
+    x: Value,
+    y: Value,
     size: int,
     act: Activation = None,
     name: str | None = None,
@@ -318,7 +319,7 @@ def bilinear_tensor_product(
     return this.finish(back(product if bias is None else product + bias), act)
 
 
-def _matrices(this: Layer, value: core.Value) -> Any:
+def _matrices(this: Layer, value: Value) -> Any:
     """Convert a value to an array, and check that it has at least two dimensions."""
     array = array_of(this, value)
     if array.ndim < 2:
@@ -330,7 +331,7 @@ def _matrices(this: Layer, value: core.Value) -> Any:
 
 
 @layer
-def bmm(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
+def bmm(x: Value, y: Value, name: str | None = None) -> jax.Array:
     """Multiply two batches of matrices.
 
     Args:
@@ -365,7 +366,7 @@ def bmm(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def addmm(
-    input: core.Value, x: core.Value, y: core.Value, alpha: float = 1.0, beta: float = 1.0, name: str | None = None
+    input: Value, x: Value, y: Value, alpha: float = 1.0, beta: float = 1.0, name: str | None = None
 ) -> jax.Array:
     """Multiply two matrices and add another matrix: `beta * input + alpha * x @ y`.
 
@@ -403,7 +404,7 @@ def addmm(
 
 
 @layer
-def dot(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
+def dot(x: Value, y: Value, name: str | None = None) -> jax.Array:
     """Compute the inner product of two vectors, or of each row of two matrices.
 
     Args:
@@ -436,7 +437,7 @@ def dot(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
 
 
 @layer
-def cross(input: core.Value, other: core.Value, dim: int | None = None, name: str | None = None) -> jax.Array:
+def cross(input: Value, other: Value, dim: int | None = None, name: str | None = None) -> jax.Array:
     """Compute the cross product of vectors of three numbers.
 
     Args:
@@ -473,7 +474,7 @@ def cross(input: core.Value, other: core.Value, dim: int | None = None, name: st
 
 @layer
 @assigns(out="z = layers.kron(x, y)")
-def kron(x: core.Value, y: core.Value, out: core.Value | None = None, name: str | None = None) -> jax.Array:
+def kron(x: Value, y: Value, out: Value | None = None, name: str | None = None) -> jax.Array:
     """Compute the Kronecker product: each element of `x` becomes a block, which is the element times `y`.
 
     Args:
@@ -501,7 +502,7 @@ def kron(x: core.Value, y: core.Value, out: core.Value | None = None, name: str 
 
 
 @layer
-def dist(x: core.Value, y: core.Value, p: float = 2, name: str | None = None) -> jax.Array:
+def dist(x: Value, y: Value, p: float = 2, name: str | None = None) -> jax.Array:
     """Compute the p-norm of the difference of two values.
 
     Args:

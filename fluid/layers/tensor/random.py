@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import dtype_of, known_shape, shape_of
 from fluid.layers.no_effect import Warned, no_effect
@@ -98,7 +99,7 @@ def gaussian_random(
 
 @layer
 def uniform_random_batch_size_like(
-    input: core.Value,
+    input: Value,
     shape: Sequence[int],
     dtype: DTypeLike = "float32",
     input_dim_idx: int = 0,
@@ -142,7 +143,7 @@ def uniform_random_batch_size_like(
 
 @layer
 def gaussian_random_batch_size_like(
-    input: core.Value,
+    input: Value,
     shape: Sequence[int],
     input_dim_idx: int = 0,
     output_dim_idx: int = 0,
@@ -187,7 +188,7 @@ def gaussian_random_batch_size_like(
 @layer
 @no_effect(min=_drawn_by_probability(0.0), max=_drawn_by_probability(1.0), dtype="the numbers of classes are int64")
 def sampling_id(
-    x: core.Value,
+    x: Value,
     min: float = 0.0,
     max: float = 1.0,
     seed: int = 0,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import (
     Layer,
     axis_of,
@@ -28,7 +29,7 @@ from fluid.layers.no_effect import assigns
 
 @layer
 def cumsum(
-    x: core.Value, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: Value, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Any:
     """Compute cumulative sums: for each element the sum of all elements up to it along a dimension.
 
@@ -67,7 +68,7 @@ Dims = int | Sequence[int] | None
 
 
 @layer
-def mean(x: core.Value, name: str | None = None) -> jax.Array:
+def mean(x: Value, name: str | None = None) -> jax.Array:
     """Compute the mean of all elements; for a SequenceBatch, of the elements of all valid steps.
 
     Args:
@@ -90,7 +91,7 @@ def mean(x: core.Value, name: str | None = None) -> jax.Array:
 
 
 @layer
-def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_mean(input: Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Compute the mean over dimensions.
 
     Args:
@@ -119,7 +120,7 @@ def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
 
 
 @layer
-def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_sum(input: Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Compute the sum over dimensions.
 
     Args:
@@ -148,7 +149,7 @@ def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 
 @layer
-def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_max(input: Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Compute the maximum over dimensions.
 
     Args:
@@ -177,7 +178,7 @@ def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 
 @layer
-def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_min(input: Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Compute the minimum over dimensions.
 
     Args:
@@ -206,7 +207,7 @@ def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 
 @layer
-def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_prod(input: Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Compute the product over dimensions.
 
     Args:
@@ -237,7 +238,7 @@ def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
 @layer
 @assigns(out="y = layers.logsumexp(x)")
 def logsumexp(
-    x: core.Value, dim: Dims = None, keepdim: bool = False, out: core.Value | None = None, name: str | None = None
+    x: Value, dim: Dims = None, keepdim: bool = False, out: Value | None = None, name: str | None = None
 ) -> Any:
     """Compute the logarithm of the sum of exponentials over dimensions, without overflow of the exponentials.
 
@@ -267,7 +268,7 @@ def logsumexp(
 
 
 @layer
-def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_all(input: Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Return whether all elements along some dimensions are true.
 
     Args:
@@ -296,7 +297,7 @@ def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 
 @layer
-def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
+def reduce_any(input: Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
     """Return whether any element along some dimensions is true.
 
     Args:
@@ -324,7 +325,7 @@ def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
     return this.output(_reduced(this, input, dim, keep_dim, jnp.any))
 
 
-def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
+def _reduced(this: Layer, value: Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
     """Apply a reduction function to an array, or to the valid steps of a sequence batch.
 
     Args:
@@ -350,7 +351,7 @@ def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Ca
     return jnp.squeeze(result, rows) if keep else result
 
 
-def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
+def _doubt_features(this: Layer, value: Value, dim: Dims) -> None:
     """Warn if a sequence batch is reduced along `dim=1`, which is the features, although users may expect time."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if 1 in dims and 0 not in dims:
@@ -361,7 +362,7 @@ def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
         )
 
 
-def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:
+def _axes(value: Value, dim: Dims) -> tuple[int, ...] | None:
     """Convert the user's `dim` to dimensions of the underlying array; None means all dimensions."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, row_dims
 from fluid.layers.checks import Sizes, check_axes, dtype_of, shape_of
 from fluid.layers.functional import Activation
 
 
 @layer
-def shape(input: core.Value, name: str | None = None) -> jax.Array:
+def shape(input: Value, name: str | None = None) -> jax.Array:
     """Return the shape of a value as an array, as input of other layers; in Python code use `x.shape`.
 
     Args:
@@ -40,7 +41,7 @@ def shape(input: core.Value, name: str | None = None) -> jax.Array:
 
 
 @layer
-def rank(input: core.Value, name: str | None = None) -> jax.Array:
+def rank(input: Value, name: str | None = None) -> jax.Array:
     """Return the number of dimensions of a value as an array, as input of other layers.
 
     Args:
@@ -63,7 +64,7 @@ def rank(input: core.Value, name: str | None = None) -> jax.Array:
 
 
 @layer
-def size(input: core.Value, name: str | None = None) -> jax.Array:
+def size(input: Value, name: str | None = None) -> jax.Array:
     """Return the number of elements of a value as an array, as input of other layers.
 
     Args:
@@ -87,9 +88,9 @@ def size(input: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def reshape(
-    x: core.Value,
+    x: Value,
     shape: Sequence[int],
-    actual_shape: core.Value | None = None,
+    actual_shape: Value | None = None,
     act: Activation = None,
     inplace: bool = False,
     name: str | None = None,
@@ -150,7 +151,7 @@ def reshape(
 
 
 @layer
-def transpose(x: core.Value, perm: Sequence[int], name: str | None = None) -> Any:
+def transpose(x: Value, perm: Sequence[int], name: str | None = None) -> Any:
     """Reorder the dimensions of a value.
 
     Args:
@@ -186,7 +187,7 @@ def transpose(x: core.Value, perm: Sequence[int], name: str | None = None) -> An
 
 
 @layer
-def squeeze(input: core.Value, axes: Sequence[int], name: str | None = None) -> Any:
+def squeeze(input: Value, axes: Sequence[int], name: str | None = None) -> Any:
     """Remove dimensions of size 1.
 
     Args:
@@ -222,7 +223,7 @@ def squeeze(input: core.Value, axes: Sequence[int], name: str | None = None) -> 
 
 
 @layer
-def unsqueeze(input: core.Value, axes: Sizes, name: str | None = None) -> Any:
+def unsqueeze(input: Value, axes: Sizes, name: str | None = None) -> Any:
     """Insert dimensions of size 1.
 
     Args:
@@ -256,7 +257,7 @@ def unsqueeze(input: core.Value, axes: Sizes, name: str | None = None) -> Any:
 
 
 @layer
-def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
+def flatten(x: Value, axis: int = 1, name: str | None = None) -> Any:
     """Flatten a value to a matrix.
 
     Args:
@@ -290,7 +291,7 @@ def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
 
 
 @layer
-def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> jax.Array:
+def pad(x: Value, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> jax.Array:
     """Pad an array at the start and at the end of each dimension.
 
     Args:
@@ -327,7 +328,7 @@ def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: st
 
 
 @layer
-def pad_constant_like(x: core.Value, y: core.Value, pad_value: float = 0.0, name: str | None = None) -> jax.Array:
+def pad_constant_like(x: Value, y: Value, pad_value: float = 0.0, name: str | None = None) -> jax.Array:
     """Pad `y` at the end of each dimension to the shape of `x`.
 
     Args:
@@ -364,8 +365,8 @@ def pad_constant_like(x: core.Value, y: core.Value, pad_value: float = 0.0, name
 
 @layer
 def crop(
-    x: core.Value,
-    shape: core.Value | Sequence[int] | None = None,
+    x: Value,
+    shape: Value | Sequence[int] | None = None,
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:
@@ -396,8 +397,8 @@ def crop(
 
 @layer
 def crop_tensor(
-    x: core.Value,
-    shape: core.Value | Sequence[int] | None = None,
+    x: Value,
+    shape: Value | Sequence[int] | None = None,
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:

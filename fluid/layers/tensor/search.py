@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, layer, like
 from fluid.layers.checks import dtype_of, inner_axis_of
 
@@ -13,7 +14,7 @@ _ROWS = core.default(0)
 
 
 @layer
-def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
+def topk(input: Value, k: int, name: str | None = None) -> tuple[Any, Any]:
     """Return the `k` largest elements along the last dimension, the largest first, and their indices.
 
     Args:
@@ -44,7 +45,7 @@ def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
 
 
 @layer
-def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
+def argmax(x: Value, axis: int = _ROWS, name: str | None = None) -> Any:
     """Return the index of the largest element along a dimension.
 
     Args:
@@ -71,7 +72,7 @@ def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
 
 
 @layer
-def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
+def argmin(x: Value, axis: int = _ROWS, name: str | None = None) -> Any:
     """Return the index of the smallest element along a dimension.
 
     Args:
@@ -97,7 +98,7 @@ def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
     return this.output(like(x, jnp.argmin(dense(x), axis=inner_axis_of(this, x, axis))))
 
 
-def _doubt_rows(this: Layer, value: core.Value, axis: int) -> None:
+def _doubt_rows(this: Layer, value: Value, axis: int) -> None:
     """Warn if `argmax` or `argmin` with the default `axis` compares rows of the batch with each other."""
     array = dense(value)
     if core.is_default(axis) and array.ndim > 1 and array.shape[0] == this.frame.placeholder_batch:
@@ -108,7 +109,7 @@ def _doubt_rows(this: Layer, value: core.Value, axis: int) -> None:
 
 
 @layer
-def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: str | None = None) -> tuple[Any, Any]:
+def argsort(input: Value, axis: int = -1, descending: bool = False, name: str | None = None) -> tuple[Any, Any]:
     """Sort along a dimension, and return the original index of each element. The sort is stable.
 
     Args:
@@ -142,7 +143,7 @@ def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: s
 
 @layer
 def unique(
-    x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
+    x: Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
 ) -> tuple[core.SequenceBatch, jax.Array]:
     """Return the distinct values of a vector, in the order of their first occurrence.
 
@@ -179,7 +180,7 @@ def unique(
 
 @layer
 def unique_with_counts(
-    x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
+    x: Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
 ) -> tuple[core.SequenceBatch, jax.Array, core.SequenceBatch]:
     """Return the distinct values of a vector, as `unique` does, and the count of each value.
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from fluid import errors
 from fluid.reader.base import Rows
+from fluid.reader.feed_checks import class_of, short
 from fluid.reader.files.listing import File
-from fluid.reader.values import class_of, short
 
 Columns = Iterable[str] | Mapping[str, str]
 _TEXT = {"str": str, "bytes": bytes}

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import IO
 
 from fluid.reader.base import Rows
+from fluid.reader.feed_checks import short
 from fluid.reader.files.format import Fields, Format, Piece, Row, broken
-from fluid.reader.values import short
 
 _BLOCK = 1 << 20
 
