@@ -177,7 +177,7 @@ def choose(
       >>> import numpy as np
       >>> arrays = {"a": np.ones(3, "float32"), "head": np.ones(9, "float32")}
       >>> wanted = {"a": ((3,), "float32"), "head": ((5,), "float32")}
-      >>> choose(Source(arrays, "here"), wanted, skip=["head"]).skipped
+      >>> choose(ArraySource(arrays, "here"), wanted, skip=["head"]).skipped
       {'head': 'float32[9] (here float32[5])'}
     """
     found = source.arrays

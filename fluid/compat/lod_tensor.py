@@ -16,7 +16,7 @@ class ScalarArray(np.ndarray):
     """An array of one element that converts to a number in every NumPy version, as in `"%f" % loss`.
 
     Example:
-      >>> "%.1f" % np.array([2.5]).view(Single)
+      >>> "%.1f" % np.array([2.5]).view(ScalarArray)
       '2.5'
     """
 

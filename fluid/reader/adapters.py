@@ -44,7 +44,7 @@ class JointMinibatch(NamedTuple):
       end: the index in `together` after the last row of this minibatch.
 
     Example:
-      >>> Part({"x": np.array([5, 6, 7])}, 1, 3).minibatch()
+      >>> JointMinibatch({"x": np.array([5, 6, 7])}, 1, 3).minibatch()
       {'x': array([6, 7])}
     """
 

@@ -155,7 +155,7 @@ class StackedFeeds:
       count: the number of steps, int32 `[]`.
 
     Example:
-      >>> stack = Stack.of([{"x": np.ones((4, 2))}, {"x": np.zeros((4, 2))}], capacity=3)
+      >>> stack = StackedFeeds.of([{"x": np.ones((4, 2))}, {"x": np.zeros((4, 2))}], capacity=3)
       >>> stack.feeds["x"].shape, int(stack.count)
       ((3, 4, 2), 2)
     """

@@ -224,7 +224,7 @@ class StackedValue:
       number: index of the minibatch.
 
     Example:
-      >>> float(np.asarray(Later(jax.numpy.arange(3.0), 2)))
+      >>> float(np.asarray(StackedValue(jax.numpy.arange(3.0), 2)))
       2.0
     """
 

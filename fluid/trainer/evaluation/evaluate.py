@@ -69,7 +69,7 @@ class Total:
 
     Example:
       >>> total = Total(Reduction("mean"))
-      >>> total.add(Part(np.float32(1), 3)); total.add(Part(np.float32(0), 1))
+      >>> total.add(Contribution(np.float32(1), 3)); total.add(Contribution(np.float32(0), 1))
       >>> float(total.result())
       0.75
 
