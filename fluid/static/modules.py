@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluid import average, metrics, reader, regularizer
-from fluid.static import contrib, core, layers, parallel, transpiler
+from fluid.static import contrib, core, layers, parallel, profiler, transpiler
 
 _LAYERS = (
     "control_flow detection device io learning_rate_scheduler loss metric_op nn ops rnn sequence_lod tensor".split()
@@ -67,6 +67,7 @@ setattr(layers, "core", core)  # noqa: B010 - `from fluid.static.layers import c
 for _module in (contrib.inferencer, contrib.trainer):
     sys.modules[f"fluid.static.{_module.__name__.removeprefix('fluid.')}"] = _module
 _add(contrib.decoder, "beam_search_decoder", contrib.decoder, contrib.decoder.__all__)
+_add(contrib, "memory_usage_calc", profiler, ["memory_usage"])
 _add(contrib.layers, "rnn_impl", contrib.layers, contrib.layers.__all__)
 for _name in ("distribute_transpiler", "inference_transpiler", "memory_optimization_transpiler"):
     _add(transpiler, _name, transpiler, transpiler.__all__)

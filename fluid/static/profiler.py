@@ -1,6 +1,7 @@
 """PaddlePaddle Fluid's profiler functions; JAX records profiles for TensorBoard's plugin, XProf or Perfetto."""
 
 import contextlib
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ import jax
 
 from fluid import errors
 from fluid._util.paths import PathLike, local_path
+from fluid.place import Mesh
+from fluid.static.executor import plain_program
 
-__all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
+__all__ = ["cuda_profiler", "memory_usage", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
 _running: list[str] = []  # the temporary folder of the running profile; empty without a profile
 
@@ -116,3 +119,41 @@ def reset_profiler() -> None:
         jax.profiler.stop_trace()
         shutil.rmtree(_running.pop())
         start_profiler()
+
+
+_UNITS = ("B", "KB", "MB", "GB")
+
+
+def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
+    """Return a lower and an upper bound of the memory that a training step of a program needs.
+
+    The function compiles the training step, but creates no arrays; see `fluid.plan`.
+
+    Args:
+      program: the program, which minimises a loss.
+      batch_size: the number of rows of a minibatch.
+
+    Returns:
+      The memory of parameters, optimizer state and minibatch; the memory at the peak, with all intermediate values; and
+      the unit of both, for example "MB".
+
+    Raises:
+      ArgumentTypeError: the program minimises no loss.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[64]), size=128))
+      ...     pairs = fluid.optimizer.Adam(1e-3).minimize(loss)
+      >>> lower, upper, unit = fluid.contrib.memory_usage(main, batch_size=32)
+      >>> lower <= upper, unit
+      (True, 'KB')
+    """
+    from fluid.parallel.planner import plan  # imported on use: few programs need the planner
+
+    found = plain_program(program)
+    (step,) = plan(found.snapshot(), None, batch_size, Mesh(data=1), precision=found.precision).candidates
+    lower = step.parameters + step.slots + step.feed
+    power = min(int(math.log(max(step.peak, 1), 1024)), len(_UNITS) - 1)
+    return lower / 1024**power, step.peak / 1024**power, _UNITS[power]

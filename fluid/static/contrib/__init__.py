@@ -1,10 +1,10 @@
 """PaddlePaddle's `fluid.contrib` for recorded programs: decoders, recurrent layers, half precision, memory usage."""
 
 from fluid.contrib import inferencer, trainer
-from fluid.static.contrib import decoder, layers, memory_usage_calc, mixed_precision
+from fluid.static.contrib import decoder, layers, mixed_precision
 from fluid.static.contrib.decoder import BeamSearchDecoder, InitState, StateCell, TrainingDecoder
 from fluid.static.contrib.layers import BasicGRUUnit, BasicLSTMUnit, basic_gru, basic_lstm
-from fluid.static.contrib.memory_usage_calc import memory_usage
+from fluid.static.profiler import memory_usage
 
 __all__ = [
     "BasicGRUUnit",
@@ -19,7 +19,6 @@ __all__ = [
     "inferencer",
     "layers",
     "memory_usage",
-    "memory_usage_calc",
     "mixed_precision",
     "trainer",
 ]

@@ -3,11 +3,6 @@
 On its first use, `recorded` wraps a layer of `fluid.layers`.
 """
 
-import functools
-import inspect
-from typing import Any
-
-from fluid import layers as _layers
 from fluid.layers import __all__ as _of_fluid
 from fluid.static.layers.arrays import array_length, array_read, array_write, create_array
 from fluid.static.layers.assign import _decay_step_counter as _decay_step_counter
@@ -51,7 +46,7 @@ from fluid.static.layers.sizes import (
     resize_nearest,
     resize_trilinear,
 )
-from fluid.static.tape.program import recorded as _recorded
+from fluid.static.tape.program import recorded_layer as __getattr__  # noqa: F401
 
 __all__ = [
     *_of_fluid,
@@ -103,15 +98,3 @@ __all__ = [
     "warmup_cosine",
     "zeros",
 ]
-
-
-@functools.cache
-def _layer(name: str) -> Any:
-    found = getattr(_layers, name)
-    return _recorded(found) if inspect.isfunction(found) else found
-
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return _layer(name)

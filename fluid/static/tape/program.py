@@ -722,6 +722,19 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+@functools.cache
+def recorded_layer(name: str) -> Any:
+    """Return a public name of `fluid.layers`; a layer records its calls outside a program function.
+
+    Raises:
+      AttributeError: `fluid.layers` has no public name `name`.
+    """
+    if name.startswith("_"):
+        raise AttributeError(name)
+    found = getattr(layers, name)
+    return recorded(found) if inspect.isfunction(found) else found
+
+
 def _in_place(given: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any], Variable | None]:
     """Return the positional and keyword arguments without `inplace`, and the variable to assign; None for a new one.
 
