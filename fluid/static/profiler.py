@@ -13,7 +13,7 @@ from fluid._util.paths import PathLike, local_path
 
 __all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
-_running: list[str] = []  # the temporary folder of the running profile; empty without a profile
+_running: list[str] = []  # one item, the temporary folder of the running profile; empty if none runs
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
       >>> lower <= upper, unit
       (True, 'KB')
     """
-    from fluid.parallel.planner import plan  # imported on use: few programs need the planner
+    from fluid.parallel.planner import plan  # imported here, not at the top: few programs need it
 
     found = plain_program(program)
     (step,) = plan(found.snapshot(), None, batch_size, Mesh(data=1), precision=found.precision).candidates
