@@ -44,7 +44,7 @@ from fluid.runtime.prediction import (
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.runtime.session import ShowsProgram
 
-_ROWS = 256  # the number of rows in a minibatch, if `predict` reads raw rows
+_ROWS = 256  # the number of raw rows of a table in a minibatch of `predict`
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
@@ -413,11 +413,11 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return stream(InputPipeline(source, [convert]), begin, self.program.table)
 
     def _is_raw(self, feed: Any) -> bool:
-        """Return whether a feed holds raw rows, which the model's table must convert to feeds."""
+        """Return whether a feed holds raw rows, such as a DataFrame, which the model's Table must convert to feeds."""
         return self.table is not None and self.table.is_raw(feed)
 
     def _encoded(self, rows: Any) -> dict[str, Any]:
-        """Convert raw rows to the model's feeds by its table, without other columns, such as the label."""
+        """Convert raw rows to the model's feeds by the Table of the model; drop other columns, such as the label."""
         assert self.table is not None
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         return {name: array for name, array in self.table(rows).items() if name in feeds}

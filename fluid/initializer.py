@@ -321,7 +321,7 @@ def _check_scale(normal: Normal | TruncatedNormal) -> None:
 
 
 def _parameters(uniform: bool, variance: float) -> tuple[float, float]:
-    """Return bounds (uniform) or mean and standard deviation (normal) of a distribution of this variance.
+    """Return bounds (uniform) or mean and standard deviation (normal) of a distribution with the given variance.
 
     The mean of the distribution is 0.
     """

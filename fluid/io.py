@@ -133,7 +133,7 @@ def load_params(
         main_program,
         skip,
         names=names,
-        # without `main_program` and `names`, the file may hold only some parameters
+        # if neither `main_program` nor `names` is given, the file may lack some parameters
         allow_missing=not strict or (main_program is None and names is None),
         allow_extra=main_program is not None or not strict,
     )

@@ -134,7 +134,8 @@ def is_several(place: Place) -> bool:
 def remark_on_other_devices() -> None:
     """Log once how to use all devices, if the machine has several devices and the user did not choose one."""
     devices = jax.local_devices()
-    if len(devices) > 1 and device_of(None) == devices[0]:  # False if `jax.default_device` chooses another device
+    # If the default device is not the first device, the user has set `jax.default_device`.
+    if len(devices) > 1 and device_of(None) == devices[0]:
         used, other = (f'"{device.platform}:{device.id}"' for device in devices[:2])
         log.warning(
             "one of %d devices is used, %s; parallel=True uses all, place=%s another one, and place=%s this one",

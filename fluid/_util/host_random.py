@@ -112,7 +112,7 @@ def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[n
       second: the low words of the counters, uint32 `[n]`.
     """
     schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
-    with np.errstate(over="ignore"):  # sums are modulo 2**32
+    with np.errstate(over="ignore"):  # sums of uint32 are modulo 2**32
         first = first + schedule[0]
         second = second + schedule[1]
         for group in range(5):

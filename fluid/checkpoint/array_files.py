@@ -137,7 +137,7 @@ class Loaded(NamedTuple):
     Attributes:
       arrays: by name.
       kind: the kind of the arrays, for example "parameters" or "session".
-      sites: the line that created each array, if the file records the line.
+      sites: the line of code that created each array, if the file records the line.
       table: the JSON of the `fluid.reader.Table` of the program, or None.
     """
 
@@ -162,8 +162,9 @@ def save_arrays(
       path: the file. In an existing directory, the file `params.fluid` is written. A name that ends in ".safetensors"
         selects the safetensors format.
       arrays: by name.
-      kind: recorded in the file and returned by `load_arrays`.
-      sites: the line that created each array, recorded in the file; names without an array are ignored.
+      kind: the kind of the arrays, for example "parameters": recorded in the file and returned by `load_arrays`.
+      sites: by name, the line of code that created each array, recorded in the file. Names that
+        `arrays` lacks are ignored.
       table: the JSON of the `fluid.reader.Table` of the program, recorded in the file; or None.
 
     Raises:
@@ -231,7 +232,7 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
 
 
 def load_file(path: PathLike) -> Loaded:
-    """Read a file of arrays, with their kind and the line that created each array; see `load_arrays`."""
+    """Read a file of arrays, with their kind and the line of code that created each array; see `load_arrays`."""
     target = _file(path)
     if not target.is_file():
         found = instead(pathlib.Path(path), "parameters")
@@ -272,7 +273,7 @@ def _sites(listing: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sites_of_others(text: str | None) -> dict[str, str]:
-    """Return the line that created each array, from the JSON `text` of a .safetensors file; empty for other text."""
+    """Return the line of code that created each array, from JSON in a .safetensors file; empty for other `text`."""
     return _sites(_json_of_others(text))
 
 

@@ -1,16 +1,17 @@
-"""The folder of checkpoints: write, read, set aside and delete steps.
+"""The folder of checkpoints: write, read, set aside and delete checkpoints.
 
     DIR/
       40/               a whole checkpoint, after 40 training steps
         arrays/         parameters, states, optimizer state, counters, in Orbax's format
         meta.json       their shapes and dtypes, and the position of training
-        fluid.seal      checksums of all files of the step
+        fluid.seal      checksums of all files of the checkpoint
       50.writing-7a1c/  a save in progress; removed later if its process was killed
       30.damaged/       set aside because a checksum was wrong
       60.undone/        set aside because training went back to an earlier step
       fluid.lock        held by the trainer that writes here
 
-A step is written under another name, synced, sealed and then renamed. A reader therefore finds a whole step or none.
+A checkpoint is written under another name, flushed to the disk, sealed with its checksums, and then renamed. A reader
+therefore finds a whole checkpoint or none.
 """
 
 import contextlib
@@ -109,7 +110,7 @@ class Folder:
             ) from error
         self._identity = self._stat()
         self._lock: int | None = None
-        # folders of failed saves, which another thread may create again; see `discard`
+        # folders of failed saves; another thread may create them again, see `discard`
         self._failed: list[pathlib.Path] = []
 
     def acquire(self) -> None:
@@ -142,7 +143,7 @@ class Folder:
     def release(self) -> None:
         """Release the lock."""
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # `sweep` later removes a folder that cannot be removed now
+            with contextlib.suppress(OSError):  # if a folder cannot be removed now, `sweep` removes it later
                 _remove_while_written(self._failed)
             self._failed.clear()
             os.close(self._lock)
@@ -172,35 +173,35 @@ class Folder:
             )
 
     def steps(self) -> list[int]:
-        """Return the numbers of all steps, whole or damaged, ascending; folders of other programs are left out."""
+        """Return the step numbers of all checkpoints, whole or damaged, ascending; leave out other folders."""
         names = (entry.name for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False))
         return sorted(int(n) for n in names if STEP.fullmatch(n) and self._is_ours(self.path / n))
 
     def aside(self) -> list[str]:
-        """Return the names of the steps that were set aside."""
+        """Return the names of the checkpoints that were set aside: renamed, because they were damaged or undone."""
         return sorted(n for n in os.listdir(self.path) if ASIDE.fullmatch(n))
 
     def size(self, step: int) -> int:
-        """Return the total size of the files of a step, in bytes."""
+        """Return the total size of the files of a checkpoint, in bytes."""
         return sum(path.stat().st_size for path in (self.path / str(step)).rglob("*") if path.is_file())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
-        """Return the flaw of a step or of its meta.json, see `integrity.flaw`; None for a step without a flaw."""
+        """Return the flaw of a checkpoint, such as a wrong checksum, as text; None if there is no flaw."""
         path = self.path / str(step)
         found = integrity.flaw(path, share, of)
         return self._nonsense(step) if found is None and META in integrity.files_in(path)[share::of] else found
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Return the JSON that `write` stored for a step, with the shapes and dtypes of its arrays under "arrays"."""
+        """Return the JSON that `write` stored in a checkpoint; its key "arrays" has shapes and dtypes of arrays."""
         with (self.path / str(step) / META).open(encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
         return found
 
     def arrays(self, step: int, places: Mapping[str, jax.sharding.Sharding] | None = None) -> dict[str, Any]:
-        """Return the arrays of a step by name, on the host.
+        """Return the arrays of a checkpoint by name, on the host.
 
         Args:
-          step: the step.
+          step: the step number of the checkpoint.
           places: shardings by name, for non-empty arrays that are placed on devices instead. A process reads only the
             shards of its own devices.
         """
@@ -216,10 +217,10 @@ class Folder:
         return {n: here[n] if n in here else np.zeros(s, d) for n, (s, d) in listed.items()}
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Add a step. If the write fails, the step is removed, and all other steps stay unchanged.
+        """Write a checkpoint. If this fails, the checkpoint is removed, and all other checkpoints stay unchanged.
 
         Args:
-          step: the number of the step.
+          step: the step number of the checkpoint.
           arrays: by name, on the host.
           meta: JSON to store beside the arrays.
         """
@@ -235,7 +236,7 @@ class Folder:
             raise
 
     def begin(self, step: int) -> pathlib.Path:
-        """Create an empty folder with a new name, in which a step is written."""
+        """Create an empty folder with a new name, in which a checkpoint is written."""
         with contextlib.suppress(OSError):
             _remove_while_written(self._failed)
         temporary = self.path / f"{step}.writing-{secrets.token_hex(4)}"
@@ -243,7 +244,7 @@ class Folder:
         return temporary
 
     def discard(self, temporary: pathlib.Path) -> None:
-        """Remove the files of a step whose write failed.
+        """Remove the files of a checkpoint that could not be written completely.
 
         A write fails as soon as one file fails. Threads of TensorStore still write the other files then, and create the
         folder again if it was removed. The folder is therefore removed again before the next save, and on `release`.
@@ -252,7 +253,7 @@ class Folder:
           temporary: the folder from `begin`.
         """
         self._failed.append(temporary)
-        with contextlib.suppress(OSError):  # ignored: `write` raises the exception that made it fail
+        with contextlib.suppress(OSError):  # ignored: `write` raises the original exception
             _remove_while_written(self._failed)
 
     def finish(
@@ -263,11 +264,11 @@ class Folder:
         meta: Mapping[str, Any],
         sealed: Mapping[str, str] | None = None,
     ) -> None:
-        """Complete a step: write its meta.json, seal it, and rename it to its number.
+        """Complete a checkpoint: write its meta.json and its seal (checksums of all files), and rename its folder.
 
         Args:
           temporary: the folder from `begin`, with the arrays in it.
-          step: the number of the step.
+          step: the step number of the checkpoint, which becomes the name of the folder.
           arrays: by name, with shapes and dtypes.
           meta: as for `write`.
           sealed: known checksums, as for `integrity.seal`.
@@ -280,7 +281,7 @@ class Folder:
         sync(self.path)
 
     def delete(self, step: int) -> None:
-        """Remove a step. The step is renamed first, so that a killed process leaves no partial step."""
+        """Remove a checkpoint. Its folder is renamed first, so that a killed process leaves no partial checkpoint."""
         doomed = self.path / f"{step}.deleting"
         remove(doomed)
         os.rename(self.path / str(step), doomed)
@@ -294,18 +295,18 @@ class Folder:
         _remove_while_written(self.path / name for name in os.listdir(self.path) if _LEFTOVER.fullmatch(name))
 
     def set_aside(self, step: int, why: str) -> str:
-        """Rename a step to `STEP.why`, so that the step is kept but not used; return the new name."""
+        """Rename a checkpoint, for example from `30` to `30.damaged`, to keep it unused; return the new name."""
         names = (f"{step}.{why}{f'-{i}' if i else ''}" for i in range(1_000_000))
         name = next(n for n in names if not (self.path / n).exists())
         os.rename(self.path / str(step), self.path / name)
         return name
 
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
-        """Return the newest step without a flaw, or None; and a dict of the flaws of all newer steps."""
+        """Return the step of the newest undamaged checkpoint, or None; and the flaws of all newer ones, by step."""
         return newest_whole(self.steps(), self.flaw)
 
     def _nonsense(self, step: int) -> str | None:
-        """Return the flaw of a meta.json whose checksum is correct, as text; None for a meta.json without a flaw."""
+        """Return the flaw of a meta.json with a correct checksum, such as a wrong type; None if there is no flaw."""
         try:
             meta = self.meta(step)
             check_structure(meta, _META, META)
@@ -331,11 +332,11 @@ class Folder:
 
 
 def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
-    """Return the newest step without a flaw, or None; and a dict of the flaws of all newer steps.
+    """Return the step of the newest undamaged checkpoint, or None; and the flaws of all newer ones, by step.
 
     Args:
-      steps: ascending.
-      flaw: returns the flaw of a step, or None.
+      steps: the step numbers of the checkpoints, ascending.
+      flaw: returns the flaw of the checkpoint of a step as text, or None for an undamaged one.
 
     Example:
       >>> newest_whole([2, 4, 6], {2: None, 4: None, 6: "meta.json is missing"}.get)

@@ -123,7 +123,7 @@ def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
 
 
 def check_version(folder: pathlib.Path, first: str) -> None:
-    """Check that a seal has a format that this version of fluid knows.
+    """Check that this version of fluid knows the format of a seal, the text file with the checksums of a folder.
 
     Args:
       folder: the folder of the seal, for the message.
@@ -141,7 +141,7 @@ def check_version(folder: pathlib.Path, first: str) -> None:
 
 
 def files_in(folder: pathlib.Path) -> list[str]:
-    """Return the names of the files at any depth of a folder, without the seal; links are listed, but not followed."""
+    """Return the names of all files below a folder, except its seal; links are listed, but not followed."""
     found = []
     for parent, folders, files in os.walk(folder):
         here = pathlib.Path(parent)

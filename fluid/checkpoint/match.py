@@ -72,7 +72,7 @@ def _listed(arrays: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in list(arrays.items())[:_LISTED]) + more
 
 
-# The type of the arrays that a program needs: shape and dtype by name.
+# The type that describes the arrays that a program needs: shape and dtype by name.
 Wanted = Mapping[str, tuple[tuple[int, ...], str]]
 
 _SHOWN = 20
@@ -106,9 +106,9 @@ def check_match(
       where: the origin of the arrays, for the message.
       allow_extra: True accepts names that the program does not have.
       advice: a sentence for the message that says how to resolve a difference.
-      sites: the line that created each array of the program, for the message.
-      sites_there: the line that created each array of `found`, if known.
-      owner: the owner of the wanted arrays, for the message.
+      sites: the line of code that created each array of the program, for the message.
+      sites_there: the line of code that created each array of `found`, if known.
+      owner: the text that names the program in the message.
 
     Raises:
       ParameterError: names, shapes or dtypes differ. The message lists at most twenty differences, with the nearest
@@ -163,7 +163,7 @@ def choose(
       wanted: shape and dtype of the program's arrays, by name.
       skip: names and globs of arrays to leave out, in the source or in the program.
       names: names and globs of the arrays to take, in the source or in the program; None for all.
-      sites: the line that created each array of the program, for messages.
+      sites: the line of code that created each array of the program, for messages.
       allow_missing: True accepts arrays of the program that the source does not have.
       allow_extra: True accepts arrays of the source that the program does not have.
       advice: a sentence for error messages that says how to resolve a difference.
@@ -216,7 +216,7 @@ def choose(
 
 
 def _nothing(source: ArraySource, wanted: Wanted) -> str:
-    """Return the error message for a source of which a program would take no array."""
+    """Return the error message for a source of arrays from which a program would load no array."""
     nearest = next(filter(None, (_nearest(n, list(source.arrays)) for n in wanted)), "")
     return (
         f"nothing would be taken from {source.where}: it has {_some(source.arrays)}, and the program has "

@@ -6,10 +6,10 @@
       30.damaged/       set aside because a checksum was wrong
       fluid.lock        the name of the trainer that writes here
 
-An object store can neither rename nor lock. A folder is therefore a checkpoint only if its seal exists. A step is
-written and sealed in a temporary folder of this machine first, and then uploaded; a step is downloaded to be checked or
+An object store can neither rename nor lock. A folder is therefore a checkpoint only if its seal exists. A checkpoint is
+written and sealed in a temporary folder of this machine first, and then uploaded. It is downloaded to be checked or
 read. Orbax itself writes only to disks and to gs://. Of two trainers, the one that started last may write: the other
-trainer then finds another name than its own in `fluid.lock`, and saves no further steps.
+trainer then finds another name than its own in `fluid.lock`, and saves no further checkpoints.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class RemoteFolder(Folder):
         self._listing()
 
     def acquire(self) -> None:
-        """Register this trainer in the store as the only writer from now on."""
+        """Register this trainer in the object store as the only trainer that may write to this folder from now on."""
         if self._lock is None:
             with self._at_work():
                 self._system.pipe_file(f"{self._root}/{LOCK}", self._me.encode())
@@ -108,25 +108,25 @@ class RemoteFolder(Folder):
             )
 
     def steps(self) -> list[int]:
-        """Return the numbers of all steps that have a seal, ascending."""
+        """Return the step numbers of all checkpoints with a seal (a file with their checksums), ascending."""
         return sorted(int(n) for n, files in self._listing().items() if STEP.fullmatch(n) and integrity.NAME in files)
 
     def aside(self) -> list[str]:
-        """Return the names of the steps that were set aside."""
+        """Return the names of the checkpoints that were set aside: renamed, because they were damaged or undone."""
         return sorted(name for name in self._listing() if ASIDE.fullmatch(name))
 
     def size(self, step: int) -> int:
-        """Return the total size of the files of a step, in bytes."""
+        """Return the total size of the files of a checkpoint, in bytes."""
         return sum(self._listing().get(str(step), {}).values())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
-        """Download a step, and return its flaw, or None for a step without a flaw; see `Folder.flaw`."""
+        """Download a checkpoint, and return its flaw, such as a wrong checksum; None if there is no flaw."""
         remove(self.path / str(step))
         self._download(step)
         return super().flaw(step, share, of)
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Return the JSON that `write` stored; see `Folder.meta`."""
+        """Return the JSON that `write` stored in a checkpoint; see `Folder.meta`."""
         if (self.path / str(step) / META).exists():
             return super().meta(step)
         if step not in self._metas:
@@ -135,7 +135,7 @@ class RemoteFolder(Folder):
         return self._metas[step]
 
     def arrays(self, step: int, places: Mapping[str, jax.sharding.Sharding] | None = None) -> dict[str, Any]:
-        """Return the arrays of a step by name, on the host; see `Folder.arrays`."""
+        """Return the arrays of a checkpoint by name, on the host; see `Folder.arrays`."""
         self._download(step)
         try:
             return super().arrays(step, places)
@@ -143,7 +143,7 @@ class RemoteFolder(Folder):
             remove(self.path / str(step))
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Add a step. If the write fails, the uploaded files are removed, now or by the next trainer."""
+        """Write and upload a checkpoint. If this fails, the uploaded files are removed, now or by the next trainer."""
         here = self.path / str(step)
         try:
             remove(here)
@@ -159,7 +159,7 @@ class RemoteFolder(Folder):
             remove(here)
 
     def delete(self, step: int) -> None:
-        """Remove a step; its seal is removed first, so that a killed process leaves no step with a seal."""
+        """Remove a checkpoint, its seal first: without a seal it is not used, even if this process is killed."""
         self._check_owner()
         self._metas.pop(step, None)
         self._remove(str(step))
@@ -172,7 +172,7 @@ class RemoteFolder(Folder):
                 self._remove(name)
 
     def set_aside(self, step: int, why: str) -> str:
-        """Copy a step to `STEP.why`, and remove the step; return the new name."""
+        """Move a checkpoint, for example from `30` to `30.damaged`, by a copy and a deletion; return the new name."""
         self._check_owner()
         self._metas.pop(step, None)
         listing = self._listing()
@@ -195,7 +195,7 @@ class RemoteFolder(Folder):
             self._system.put_file(str(here / integrity.NAME), f"{self._root}/{step}/{integrity.NAME}")
 
     def _download(self, step: int) -> None:
-        """Download a step, unless it is downloaded already; remove the step that was downloaded before."""
+        """Download a checkpoint, unless it is downloaded already; remove the checkpoint that was downloaded before."""
         here = self.path / str(step)
         if (here / integrity.NAME).exists():
             return
@@ -207,7 +207,7 @@ class RemoteFolder(Folder):
             self._system.get([f"{self._root}/{step}/{n}" for n in names], [str(here / n) for n in names])
 
     def _remove(self, name: str) -> None:
-        """Remove the folder of a step, whole or not; its seal is removed first."""
+        """Remove the folder of a checkpoint, complete or not; its seal (the file with checksums) is removed first."""
         files = self._listing().get(name, {})
         with self._at_work():
             if integrity.NAME in files:
@@ -216,7 +216,7 @@ class RemoteFolder(Folder):
                 self._system.rm(others)
 
     def _listing(self) -> dict[str, dict[str, int]]:
-        """Return the sizes of all files, in bytes, by folder name and by file name inside the folder."""
+        """Return the sizes of all files in bytes, as a dict by folder name of dicts by file name."""
         with self._at_work():
             self._system.invalidate_cache()
             found = self._system.find(self._root, detail=True)

@@ -212,7 +212,7 @@ def _of_archive(path: pathlib.Path) -> str | None:
 
 
 def _filled(call: str, path: pathlib.Path) -> str:
-    """Insert the path and its parts into the text of a call from `_KINDS`."""
+    """Insert the path and its parts into `call`, the text of a call with placeholders such as `{path}`."""
     numbers = [int(entry.name) for entry in path.iterdir() if STEP.fullmatch(entry.name)] if path.is_dir() else []
     return (
         call.replace("{path}", repr(str(path)))

@@ -9,9 +9,9 @@
 
 Orbax divides arrays by their shardings, so no process holds more of an array than its own devices hold. The result is
 one checkpoint: any number of processes can read it, and each process reads only its parts. Orbax's own synchronization
-has fixed time limits, and does not report that another process has failed. The processes therefore agree through their
-`Group` that all have written their parts. The unfinished folder has a new name each time, because processes of a
-killed run may still write when the next run begins.
+has fixed time limits, and does not report that another process has failed. The processes therefore exchange
+messages through a `Group`, to confirm that all have written their parts. The unfinished folder has a new name each
+time, because processes of a killed run may still write when the next run begins.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ def write_together(
     group: Group,
     copied: Callable[[], None],
 ) -> None:
-    """Add a step to a folder that several processes share. Every process must call this function.
+    """Write a checkpoint to a folder that several processes share. Every process must call this function.
 
     Args:
       folder: the shared folder.
-      step: the number of the step.
+      step: the step number of the checkpoint.
       arrays: by name. JAX arrays may be divided among the processes; the first process writes all other arrays.
       meta: returns the JSON to store beside the arrays; called in the first process.
       group: the processes.
       copied: called once the arrays are copied to the host, after which the caller may change them.
 
     Raises:
-      CheckpointError: a process has failed. The step is removed, and all other steps stay unchanged.
+      CheckpointError: a process has failed. The checkpoint is removed, and all others stay unchanged.
       DistributedError: a process did not arrive in time. The next trainer removes the remains.
     """
     name = in_first(group, "a checkpoint that begins", lambda: _begun(folder, step))
@@ -106,7 +106,7 @@ def in_all(group: Group, what: str, work: Callable[[], T]) -> list[T]:
 
 
 def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
-    """Run `work` in the first process; all processes return its result, or fail with it. See `in_all`.
+    """Run `work` in the first process; all processes return its result, or raise an error if it fails. See `in_all`.
 
     Example:
       >>> in_first(Group(), "a sum", lambda: 1 + 2)
@@ -117,7 +117,7 @@ def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
 
 
 def _begun(folder: Folder, step: int) -> str:
-    """Create the folder in which a step is written; return the name of the folder."""
+    """Create the temporary folder in which a checkpoint is written; return the name of the folder."""
     temporary = folder.begin(step)
     (temporary / ARRAYS).mkdir(mode=0o700)
     return temporary.name
@@ -138,7 +138,7 @@ def _write_part(temporary: pathlib.Path, arrays: Mapping[str, Any], copied: Call
 
 
 def _is_shared(array: Any) -> bool:
-    """Return whether an array has shards in other processes; all other arrays are written like NumPy arrays."""
+    """Return whether an array has shards on devices of other processes; other arrays are written as NumPy arrays."""
     return isinstance(array, jax.Array) and not array.is_fully_addressable
 
 

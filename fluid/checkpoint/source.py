@@ -133,7 +133,7 @@ class ArraySource(NamedTuple):
     Attributes:
       arrays: by name.
       where: the origin of the arrays, for messages.
-      sites: the line that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
+      sites: the line of code that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
       table: the JSON of the `fluid.reader.Table` that the parameters were trained with, or None.
     """
 
@@ -143,7 +143,9 @@ class ArraySource(NamedTuple):
     table: Mapping[str, Any] | None = None
 
     def check_table(self, table: Mapping[str, Any] | None) -> None:
-        """Check that the parameters were trained with the table of a program, if both have a table.
+        """Check that the parameters were trained with the Table of a program, if both have a Table.
+
+        A `fluid.reader.Table` encodes raw rows of data as feeds.
 
         Args:
           table: the JSON of the `fluid.reader.Table` of the program, or None.
@@ -169,7 +171,7 @@ class ArraySource(NamedTuple):
 
 
 def source_of(given: Parameters) -> ArraySource:
-    """Return the arrays of a file, or of a mapping, as a Source.
+    """Return the arrays of a file, or of a mapping, as an ArraySource.
 
     Args:
       given: a path or a mapping.

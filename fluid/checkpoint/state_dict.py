@@ -175,11 +175,11 @@ def _on_host(value: Any) -> np.ndarray:
 
 
 class _Row:
-    """One row of a NameTable: a pattern for names in a file, the parameters that it sets, and an order of axes.
+    """One entry of a NameTable: a pattern for names in a file, the parameters that it sets, and an order of axes.
 
     Args:
-      pattern: see `NameTable`.
-      target: see `NameTable`.
+      pattern: the key of the entry: a pattern for names in the file.
+      target: the value of the entry: names of parameters, or a pair of names and "transpose" or an order of axes.
     """
 
     def __init__(self, pattern: str, target: Any):
@@ -203,12 +203,12 @@ class _Row:
         return ", ".join(filter(None, (order, split)))
 
     def targets(self, name: str) -> list[str] | None:
-        """Return the parameters that an array of this name sets, or None if the pattern does not match."""
+        """Return the names of the parameters that an array of this name sets; None if the pattern does not match."""
         found = [rule.apply(name) for rule in self._rules]
         return None if found[0] is None else [str(target) for target in found]
 
     def parts(self, array: np.ndarray) -> list[np.ndarray]:
-        """Transpose and split an array into the values of its parameters; raise a ValueError for other dimensions."""
+        """Transpose an array, and split it into the values of its parameters; raise a ValueError if that fails."""
         if isinstance(self._axes, str):
             array = array.T
         elif self._axes:
@@ -232,7 +232,7 @@ def fit(
 
     Args:
       given: a path, or arrays by name.
-      table: names in the file to names of the program.
+      table: a dict from names in the file to names in the program, see `NameTable`.
       wanted: shape and dtype of the program's arrays, by name.
       ignore: names and globs to leave out, in the file and in the program.
 
@@ -263,7 +263,7 @@ def fit(
 
 
 def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list[_Share], list[str]]:
-    """Return the value of each parameter that a row sets, and error sentences for arrays that no row can convert."""
+    """Return the values of all parameters that table rows set, and error sentences for arrays without a usable row."""
     shares: list[_Share] = []
     problems: list[str] = []
     takers: dict[str, str] = {}
@@ -289,7 +289,7 @@ def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list
 def _leftovers(
     rows: Sequence[_Row], shares: Sequence[_Share], there: Collection[str], wanted: Wanted, here: Wanted
 ) -> list[str]:
-    """Return error sentences for rows that match no array, unknown parameters, and parameters that no row sets."""
+    """Return error sentences: table rows that match no array, unknown parameters, and parameters that no row sets."""
     used = {share.row.pattern for share in shares}
     names = {share.target: share.name for share in shares}
     unused = [row.pattern for row in rows if row.pattern not in used]
@@ -304,7 +304,7 @@ def _leftovers(
 
 
 def _matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names that a pattern matches; a pattern may match no name, because files of one model differ."""
+    """Return the names that match a pattern. A pattern without a match is no error: files of one model may differ."""
     return [name for name in names if any(name == p or fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 

@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     jax.config.update("jax_num_cpu_devices", count)
     found = fluid.plan(
         common.find(given.program),
-        # The learning rate is None, for the default: a plan does not depend on it.
+        # None stands for the default learning rate; a plan does not depend on the learning rate.
         None if given.optimizer is None else common.optimizer(given.optimizer, None, {}),
         given.batch,
         meshes,

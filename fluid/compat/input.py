@@ -29,8 +29,8 @@ def data(
       name: the name under which data is fed.
       shape: `[batch, ...]`, with None or -1 for the batch size. Without None or -1, all sizes are fixed.
       dtype: the dtype, such as "float32" or "int64".
-      lod_level: 0 for arrays, 1 for sequences of any length, with steps of the shape `shape[1:]`, 2 for sequences of
-        sequences.
+      lod_level: 0 for arrays, 1 for sequences of any length, with time steps of the shape `shape[1:]`, 2 for
+        sequences of sequences.
 
     Returns:
       An array `[batch, ...]`; or a SequenceBatch with data `[batch, time, ...]`, or a NestedSequenceBatch.

@@ -1,4 +1,4 @@
-"""LoDTensor, Fluid's class for batches of sequences, and functions that create a LoDTensor."""
+"""LoDTensor, PaddlePaddle Fluid's class for batches of sequences, and functions that create a LoDTensor."""
 
 import itertools
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ def create_random_int_lodtensor(
 
 
 def _opened(rows: Any) -> tuple[list[Any], list[int]]:
-    """Concatenate the items of all rows in `rows`; return the list of items, and the number of items of each row."""
+    """Flatten a list of lists by one level; return the list of all items, and the length of each inner list."""
     if not all(np.iterable(row) for row in rows):
         raise errors.ShapeError(
             f"found {next(row for row in rows if not np.iterable(row))!r} where a row was expected; a row is a list, "

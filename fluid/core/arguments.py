@@ -44,7 +44,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
         ...
       fluid.errors.ArgumentError: fc(size=0): expected a whole number from 1 on, as in size=1
     """
-    if jax.export.is_symbolic_dim(value):  # an export checks the bounds of symbolic dimensions itself
+    if jax.export.is_symbolic_dim(value):  # `jax.export` checks the bounds of symbolic dimensions itself
         return cast(int, value)
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
@@ -233,7 +233,7 @@ def misfit_of(
 
 
 def _verb(reason: str) -> str:
-    """Convert an error message of `Signature.bind` to a phrase after the function name, such as "is missing ..."."""
+    """Convert a message of `Signature.bind` to a phrase that follows the function name, such as "is missing ..."."""
     return f"is {reason}" if reason.startswith("missing") else f"got {reason.removeprefix('got ')}"
 
 
@@ -285,7 +285,7 @@ def name_of(function: Callable[..., Any]) -> str:
 def not_copied(name: str, instead: str) -> Callable[..., Any]:
     """Return a method `__reduce_ex__` that makes copying and pickling raise an error with advice.
 
-    It is for classes that hold compiled steps and arrays on devices.
+    Classes that hold compiled steps and arrays on devices use this method, because they cannot be copied.
 
     Args:
       name: the name of the class as users write it.
@@ -304,7 +304,7 @@ T = TypeVar("T", int, str)
 
 
 class _Default:
-    """A base class for marked default values: each equals a plain number or string, but has a separate type."""
+    """A base class for default values: each equals a plain number or string, but has a type that shows the default."""
 
 
 class _Number(_Default, int):
@@ -333,7 +333,10 @@ def is_default(value: Any) -> bool:
 
 @contextlib.contextmanager
 def as_fluid() -> Iterator[None]:
-    """Silence warnings of `doubt_reading` and `doubt_setting` in a `with` block that runs PaddlePaddle Fluid code."""
+    """Silence warnings about likely mistakes, from `doubt_reading` and `doubt_setting`, in a `with` block.
+
+    The block runs code that was written for PaddlePaddle Fluid, so arguments have the meaning that they have in
+    Fluid."""
     frame = current_frame("core.as_fluid")
     before, frame.as_fluid = frame.as_fluid, True
     try:

@@ -62,7 +62,7 @@ def partition(axes: Axes) -> PartitionSpec:
 
 
 def axes_here() -> dict[str, int]:
-    """Return the size of each mesh axis, by name, of the step that JAX traces now; an empty dict on one device."""
+    """Return the size of each mesh axis, by name, for the step that JAX traces now; an empty dict on one device."""
     return dict(jax.sharding.get_abstract_mesh().shape)
 
 
@@ -93,9 +93,9 @@ def divided(array: Any, axes: Axes) -> Any:
 
 
 def refuse_mesh(owner: str, instead: str) -> None:
-    """Raise an error if JAX traces a layer that calls back to Python on the host in a step for several devices.
+    """Raise an error for a layer that calls Python on the host if JAX traces the layer for several devices.
 
-    The devices would wait for each other at the callback; CPU devices would wait forever.
+    The devices would wait for each other at the call of Python; CPU devices would wait forever.
 
     Args:
       owner: the name of the layer, for the message.

@@ -75,7 +75,9 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
         primitive = equation.primitive.name
         inner = called(equation)
         result: tuple[str, str] | None = None
-        if inner is not None:  # `inside` is a separate dict: all calls of one inner function have the same variables
+        # Each call needs a separate dict `inside`, because all calls of one function share the variables of the
+        # function.
+        if inner is not None:
             inside = {v: kind for v, kind in zip(inner.invars, inputs, strict=True) if kind is not None}
             if pair := _found(inner, inside, specs):
                 return pair
@@ -111,8 +113,8 @@ def _is_zero(spec: ParameterSpec) -> bool:
     return spec.initializer is jax.nn.initializers.zeros or (value is not None and not np.any(value))
 
 
-# `_KINDS`: for each kind of value that a layer expects, its name in messages, and the computations (keys of `_MAKERS`)
-# whose results are most likely wrong for it. A layer that expects labels, for example, should not get a sigmoid.
+# `_KINDS`: for each kind of value that a layer expects, the name of the kind in messages, and the computations (keys of
+# `_MAKERS`) that most likely return another kind. A layer that expects labels, for example, should not get a sigmoid.
 _KINDS = {
     "probabilities": ("probabilities", {"product", "relu", "tanh", "log", "dropout", "norm"}),
     "shares": (
@@ -142,7 +144,7 @@ class Discovery:
     """The results of one traced run of a program function.
 
     Attributes:
-      frame: the frame of the run; its arrays are tracers, which cannot be used after the run.
+      frame: the Frame (state) of the run; its arrays are tracers, which cannot be used after the run.
       outputs: shape and dtype of each output, in order.
       output_names: the keys of the outputs if the function returned a dict, else None.
       loss_output: the index of the loss among the outputs; see `Program`.
@@ -157,7 +159,7 @@ class Discovery:
       parameters: the variables of the parameters, by name, without parameters that only loops and branches use.
       expected: the variables of the values in `frame.made.expected`, of which a layer expects a kind such as labels.
       moving: the variables whose values change from step to step: feeds, parameters, states and the random key.
-      reductions: for each output the rule, recorded by layers, that combines its values over minibatches; or None.
+      reductions: for each output the rule that combines its values over minibatches; None if layers recorded no rule.
     """
 
     frame: Frame
@@ -205,7 +207,7 @@ def array_of(value: Any) -> Array:
 
 
 def marked(first: Array, second: Array) -> Array:
-    """Return `first`, with None for the dimensions in which `second` differs; unchanged if the ranks differ."""
+    """Return the shape `first`, with None where the shape `second` differs; unchanged if the ranks differ."""
     if len(first.shape) != len(second.shape):
         return first
     return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
@@ -246,7 +248,8 @@ def discover(
                     check_not_changed(frame, output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
-            explained = in_own_words(error, name, batch)  # explain it here: JAX later removes traceback frames
+            # Explain the error here, because JAX later removes frames from the traceback.
+            explained = in_own_words(error, name, batch)
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)
@@ -263,7 +266,7 @@ def discover(
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
         _check_leaks(name, frame, closed.consts, batch)
     except Exception as error:
-        error.__notes__ = notes  # drops the note that JAX adds about removed traceback frames
+        error.__notes__ = notes  # this drops JAX's note about removed traceback frames
         if explained is not None:
             explained.__notes__ = notes
             raise explained from None
@@ -338,9 +341,11 @@ def _first_of(value: Any, name: str | None) -> str:
 
 
 def _kept(frame: Frame) -> list[Any]:
-    """Return the values that users named, and the custom states. Users can fetch both, even if they are no outputs.
+    """Return the values that users named, and the states that do not belong to layers with parameters.
 
-    The states of layers with parameters, such as the moving averages of `batch_norm`, are left out.
+    Users can fetch both, even if the program does not return them.
+
+    The moving averages of `batch_norm`, for example, belong to a layer with parameters, and are left out.
     """
     declared = frame.declared.arrays
     trained = {spec.layer for spec in declared.values() if spec.trainable is not None} - {""}
@@ -375,7 +380,7 @@ def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) 
 
 
 def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, ...]]) -> frozenset[str]:
-    """Raise an error for a loss that training cannot change; warn of parameters without a gradient and negated costs.
+    """Raise an error for a loss that training cannot change; warn of parameters without a gradient and negated losses.
 
     Args:
       program: the name of the program.
@@ -515,8 +520,8 @@ def warn_of_random_constants(program: str, found: Discovery, other: Discovery, a
       program: the name of the program.
       found: the results of a traced run of the program.
       other: the results of a traced run with another batch size.
-      again: a function that traces the program again with the first batch size, and returns the results. They exclude
-        arrays that differ only because the batch size differs.
+      again: a function that traces the program again with the first batch size, and returns the results. A comparison
+        with these results excludes arrays that differ only because the batch size differs.
     """
     if not unsteady(found.jaxpr, found.constants, other.constants):
         return

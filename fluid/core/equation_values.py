@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, scan_counts
 from fluid.core.frame import is_library
 
-# `_OPERATORS`: JAX primitives and functions of operators such as `+`, and the layer name that Fluid gives each result.
+# `_OPERATORS`: for each JAX primitive or function that computes an operator such as `+`, Fluid's layer name for it.
 _OPERATORS = {
     "add": "elementwise_add",
     "sub": "elementwise_sub",
@@ -30,9 +30,10 @@ _OPERATORS = {
     "eq": "equal",
     "ne": "not_equal",
 }
-# `_OPERATOR`: the first part of the name of the JAX function that runs array operators, as call stacks show it.
+# `_OPERATOR`: the beginning of the name, in call stacks, of the JAX function that runs operators such as `+`.
 _OPERATOR = "_forward_operator_to_aval"
-# `_EVALUATED`: primitives with inner functions that `_Evaluation` evaluates by equation, to read or replace values.
+# `_EVALUATED`: primitives, such as loops, that call an inner function. To read or replace values in this function,
+# `_Evaluation` evaluates the equations of the function one by one.
 _EVALUATED = ("scan", "cond", "checkpoint", "remat2")
 
 
@@ -59,7 +60,8 @@ def with_equation_values(
       iterations. A value in a branch that does not run is NaN, or 0 if it is an integer.
 
     Raises:
-      FeedError: a replacement has another shape than the result of the operator, or is floating-point for integers.
+      FeedError: a replacement has another shape than the result of the operator, or is floating-point although the
+        result holds integers.
 
     Example:
       >>> result, values = with_equation_values(lambda x: x * 3.0 + 1.0, jnp.float32(2), ())
@@ -90,7 +92,7 @@ def _names(jaxpr: Any, taken: Collection[str]) -> dict[int, str]:
 
 
 def _evaluated(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr in order, with the equations inside its loops, branches and checkpoints."""
+    """Yield the equations of a jaxpr in order, and the equations in its loops, branches and `jax.checkpoint` calls."""
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name in _EVALUATED:

@@ -27,11 +27,11 @@ _COSTS = frozenset(
     "mse_loss nce npair_loss rank_loss sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits "
     "sigmoid_focal_loss smooth_l1 softmax_with_cross_entropy square_error_cost ssd_loss warpctc yolov3_loss".split()
 )
-# `_LABEL`: the prefix of names that `label` writes, which separates them from names for policies of `jax.checkpoint`.
+# `_LABEL`: the prefix of the names that `label` writes. Names that users write for `jax.checkpoint` do not have it.
 _LABEL = "fluid:"
 # `DEVICE`: the first part of the JAX name scope that `with fluid.device_guard(...)` writes into equations.
 DEVICE = "device_guard("
-DEFAULT = "default"  # in the result of `device_in`, the device of the Session
+DEFAULT = "default"  # the result of `device_in` that means the device of the Session
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
@@ -106,7 +106,7 @@ def independent(jaxpr: Any) -> Any:
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str], kinds: str) -> None:
-    """Add each variable of a jaxpr to `moving`, with the names of the source variables that it depends on.
+    """Add to `moving` each variable of a jaxpr that depends on source variables, with the names of these sources.
 
     Args:
       jaxpr: the equations.
@@ -432,7 +432,9 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
     def number(variable: Any) -> str:
         if is_literal(variable):
             return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
-        if variable not in numbers:  # the text omits the dtype: writing it is slow, and conversions are equations
+        # The text has no dtype, because dtypes are slow to write. Conversions of dtypes are equations, which the
+        # checksum includes.
+        if variable not in numbers:
             numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
         return numbers[variable]
 
@@ -549,7 +551,7 @@ def called(equation: Any) -> Any:
 
 
 def _one_call(first: Any, second: Any) -> bool:
-    """Return whether two equations have equal call stacks, because one call in the user's code created both."""
+    """Return whether one call in the user's code created two equations, so that their call stacks are equal."""
     return _places(first) == _places(second)
 
 
@@ -564,10 +566,11 @@ def frames(equation: Any) -> Sequence[Any]:
 
 
 def scan_counts(equation: Any) -> tuple[int, int]:
-    """Return the number of constants and the number of carried values of a `scan` equation.
+    """Return the number of constants and the number of carried values among the inputs of a `jax.lax.scan` equation.
 
-    The inputs are constants, then carried values, then arrays that the scan slices, so that each step gets one
-    dimension less. The function compares dimensions, because some JAX versions do not store the two numbers.
+    The inputs are constants, then carried values, then arrays of which each iteration gets one slice. Only sliced
+    inputs have one dimension less inside the loop. The function compares the numbers of dimensions, because some JAX
+    versions do not store the two counts.
 
     Args:
       equation: the equation of a scan.

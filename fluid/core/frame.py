@@ -23,7 +23,8 @@ _LIBRARIES = tuple(
     str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
-CALLED_AT = ", called at "  # joins two source lines: one in a shared function, and the line that called the function
+# `CALLED_AT`: the text between two source lines: a line in a shared function, and the line that calls the function.
+CALLED_AT = ", called at "
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
 TRAIN, TEST = "train", "test"
@@ -394,7 +395,7 @@ class Frame:
                 self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 
     def note(self, value: Any, **facts: Any) -> None:
-        """Store facts about a value, by name, in the frame, such as the logits of a softmax; `fact` returns them."""
+        """Attach facts, by name, to a value, such as the logits to the result of a softmax; `fact` returns them."""
         # The entry holds a reference to the value, so that no new object gets the value's `id` during the trace.
         self.annotations.setdefault(id(value), {"value": value}).update(facts)
 
@@ -403,14 +404,14 @@ class Frame:
         return self.annotations.get(id(value), {}).get(name)
 
     def hand_on(self, value: Any, result: Any, *names: str) -> None:
-        """Copy the facts `names` from `value` to `result`, which was computed from `value`; skip missing facts."""
+        """Copy the facts `names` about `value` (see `note`) to `result`, computed from `value`; skip missing facts."""
         known = self.annotations.get(id(value), {})
         self.note(result, **{name: known[name] for name in names if name in known})
 
 
 @contextlib.contextmanager
 def running(frame: Frame) -> Iterator[Frame]:
-    """Make `frame` the current frame inside a `with` block, in which a program function runs."""
+    """Make `frame`, the state of a run, current inside a `with` block, in which a program function runs."""
     token = _current.set(frame)
     try:
         yield frame
@@ -419,17 +420,17 @@ def running(frame: Frame) -> Iterator[Frame]:
 
 
 def present_frame(settings: bool = False) -> Frame | None:
-    """Return the frame of the running program function, or None.
+    """Return the Frame, which holds the state of the running program function; None if none is running.
 
     Args:
-      settings: also return the frame of a running function that returns an optimizer.
+      settings: also return the Frame of a running function that returns an optimizer.
     """
     frame = _current.get()
     return None if frame is not None and frame.settings_only and not settings else frame
 
 
 def current_frame(caller: str) -> Frame:
-    """Return the frame of the running program function.
+    """Return the Frame, which holds the state of the running program function.
 
     Args:
       caller: the public name for the error message if there is no frame, such as "layers.fc".
@@ -527,7 +528,8 @@ def warn(message: str) -> None:
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
 
 
-# `_warned`: objects with a warning, by id and subject. Weak references drop dead objects, whose ids may be used again.
+# `_warned`: objects about which a warning was issued, by the `id` of the object and the subject of the warning. The
+# references are weak, because Python may give the `id` of a deleted object to a new object.
 _warned: "weakref.WeakValueDictionary[tuple[int, str], Any]" = weakref.WeakValueDictionary()
 
 

@@ -22,7 +22,7 @@ class TableRows(Protocol):
         """Return the rows with the indices `ids` `[n]` of an embedding table `array` `[count, ...]`."""
 
     def beside(self, values: Any) -> Any:
-        """Return one value for each row, `values` `[n, ...]`, in the shape and sharding that `read` gives the rows."""
+        """Return `values` `[n, ...]`, one for each row, in the shape and sharding in which `read` returns the rows."""
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
         """Return the table `array` with the rows `ids` replaced by `rows`, which have the shape that `read` returns."""
@@ -42,7 +42,7 @@ class Gathering(Protocol):
         """
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` with another backward pass, which gathers parameters again and so saves memory."""
+        """Return `function` with a backward pass that gathers sharded parameters again, to save memory."""
 
     def replicate(self, value: Any) -> Any:
         """Replicate all arrays of the pytree `value` on every device."""
@@ -119,7 +119,7 @@ class Layout(Protocol):
         """Return the initial values of a program's parameters and states, by name; zeros if `root` is None."""
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return the initial optimizer state of an update rule for `parameters`."""
+        """Return the initial optimizer state for `parameters`; `rule` is the update rule of an optimizer."""
 
     def jit_train(self, step: Callable[..., Any], state: Any) -> Any:
         """Compile a pure training step `step(state, constants, feeds, overrides)`, with the buffers of `state` donated.

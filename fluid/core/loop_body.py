@@ -25,7 +25,7 @@ class BodyFindings(NamedTuple):
     Attributes:
       written: names of the states that the body changes.
       counters: the counters for automatic layer names, after the body.
-      specs: the ParameterSpecs that the body added, by name; empty if the outer frame already has them.
+      specs: the ParameterSpecs that the body added, by name; empty if the Frame of the program already has them.
     """
 
     written: tuple[str, ...]
@@ -51,7 +51,7 @@ def inner_frame(frame: Frame) -> Frame:
 
 
 def leave(frame: Frame, child: Frame, caller: str) -> None:
-    """Copy feeds, warnings, name counters and the use of random numbers from an inner frame to the outer frame.
+    """Copy feeds, warnings, name counters and the use of random numbers from the Frame of a loop to the outer Frame.
 
     Args:
       frame: the outer frame.
@@ -59,7 +59,7 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
       caller: the public name for error messages, such as "layers.scan".
 
     Raises:
-      ProgramError: a feed was declared or `optimizer.minimize` was called inside.
+      ProgramError: the loop or branch declared a feed, or called `optimizer.minimize`.
     """
     for name in child.declared.feeds.keys() - frame.declared.feeds.keys():
         raise errors.ProgramError(
@@ -147,7 +147,7 @@ class Body:
         return result, {name: now[name] for name in self.written}
 
     def _child(self, iteration: Any) -> Frame:
-        """Return an inner frame for one iteration; its random key is computed from the number of the iteration."""
+        """Return a Frame (state of a run) for one iteration, with a random key computed from the iteration number."""
         child = inner_frame(self._frame)
         child.naming.counters = dict(self._counters)
         if iteration is not None and child.given.key is not None:
@@ -155,7 +155,7 @@ class Body:
         return child
 
     def _first_child(self) -> Frame:
-        """Return the inner frame for the first run, which records the parameters and states of the function."""
+        """Return the Frame (state) of the first run, which records the parameters and states of the function."""
         return self._child(0)
 
     def _run(self, child: Frame, args: Sequence[Any]) -> Any:
@@ -166,11 +166,13 @@ class Body:
 
     def _try_out(self, examples: Sequence[Any]) -> BodyFindings:
         frame = self._frame
-        if not frame.discovering:  # the first traced run of the program did not reach this loop body
+        # The first traced run of the program did not reach this loop body, so trace the body here.
+        if not frame.discovering:
             return self._abstractly(examples)
         child = self._first_child()
         self._run(child, examples)
-        # The outer frame already has the parameters. Add new states, because a loop carries states of the outer frame.
+        # The outer Frame already has the new parameters. Add the new states too, because a loop carries the states of
+        # the outer Frame.
         for name in child.given.states.keys() - frame.given.states.keys():
             spec = frame.declared.arrays[name]
             frame.given.states[name] = np.zeros(spec.shape, jnp.dtype(spec.dtype))
@@ -217,7 +219,7 @@ class Stacked:
 
 
 def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
-    """Return the mesh axis of each stacked dimension of a parameter, outermost first; None if it is not sharded.
+    """Return the mesh axis of each stacked dimension of a parameter, outermost first; None for no sharding.
 
     Repeated blocks stack their parameters, which adds one leading dimension for each level of repetition.
 
@@ -330,7 +332,7 @@ class StackedBody(Body):
         return result, {name: now[name] for name in self.written}
 
     def _child(self, iteration: Any) -> Frame:
-        """Return the inner frame for one run, without the stacked arrays; `__call__` adds one slice of each."""
+        """Return the Frame (state) of one run, without the stacked arrays; `__call__` adds one slice of each array."""
         child = super()._child(iteration)
         given = child.given
         given.parameters = self._others(given.parameters)
@@ -346,7 +348,8 @@ class StackedBody(Body):
 
     def _first_child(self) -> Frame:
         child = super()._first_child()
-        child.placeholder_batch = child.placeholder_batch or -1  # non-zero: the trace creates dummy parameter slices
+        # If the dummy batch size is not None, here -1, the trace creates dummy slices of the parameters.
+        child.placeholder_batch = child.placeholder_batch or -1
         return child
 
     def _create(self, spec: ParameterSpec, count: int) -> Any:
@@ -414,7 +417,8 @@ class Stages:
         places: list[int | None] = list(range(len(values)))
         while self._open:
             closed = self._open.pop().finish(values)
-            # A result that a stage did not compute is a constant of the stage: search it in the next outer stage.
+            # A result that a stage (nested function) did not compute is a constant of the stage: search it in the next
+            # outer one.
             constants = {id(v): i for i, v in enumerate(closed.jaxpr.constvars)}
             places = [None if p is None else constants.get(id(closed.jaxpr.outvars[p])) for p in places]
             values = list(closed.consts)
@@ -458,7 +462,8 @@ class _Stage:
             return getcurrent().parent.switch(argument)
 
         # All greenlets of a thread share the current JAX trace, so JAX traces the code that runs after `start`. Each
-        # greenlet has its own context variables (measured with greenlet 3.3.2), so that code still finds its Frame.
+        # greenlet has its own context variables (measured with greenlet 3.3.2), so that code still finds the Frame
+        # (state) of its program.
         self._greenlet = greenlet(lambda: jax.make_jaxpr(function)(example))
         return self._greenlet.switch()
 

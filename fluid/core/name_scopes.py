@@ -99,7 +99,8 @@ class NameScope:
 
     def __init__(self, prefix: str, frame: Frame):
         self._prefix = prefix
-        # The reference to the frame is weak: otherwise a scope that outlives the trace would keep all tracers alive.
+        # The reference to the frame, which holds all tracers of the run, is weak: otherwise a scope that outlives the
+        # trace would keep the tracers alive.
         self._frame = weakref.ref(frame)
 
     def __repr__(self) -> str:

@@ -68,7 +68,7 @@ class Minimize(NamedTuple):
 
 
 class EquationValue(NamedTuple):
-    """The name, shape and dtype of a value from an operator, or from inside a loop; None stands for the batch size."""
+    """The name, shape and dtype of the result of an operator such as `+`, or of a named value inside a loop."""
 
     name: str
     array: Array
@@ -444,7 +444,7 @@ class Program(KnownAttributes):
         """Trace the program function in test mode on dummy data, and return the result of `read`.
 
         Args:
-          read: called with the Frame of the run and the outputs.
+          read: called with the Frame (the state) of the run and the outputs.
           otherwise: the result if the function raises an error in test mode; a later run of the program reports it.
         """
         found = []
@@ -462,7 +462,7 @@ class Program(KnownAttributes):
     def _run_in_test(
         self, key: jax.Array, arrays: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> tuple[Frame, list[Any]]:
-        """Run the function in test mode; return its Frame and its outputs.
+        """Run the function in test mode; return the Frame (the state of the run) and the outputs.
 
         Args:
           key: the random key.
@@ -487,7 +487,7 @@ class Program(KnownAttributes):
         frozen: frozenset[str] = frozenset(),
         until: frozenset[str] | None = None,
     ) -> tuple[Frame, list[Any]]:
-        """Run the program function on the inputs `given`; return its Frame and its outputs.
+        """Run the program function on the inputs `given`; return the Frame (the state of the run) and the outputs.
 
         For the other arguments, see `apply`.
         """
@@ -525,7 +525,7 @@ class Program(KnownAttributes):
         self.convolves = uses(found.jaxpr, "conv_general_dilated")
 
     def _other_run(self) -> Discovery | None:
-        """Trace the function with another batch size, and return the Discovery.
+        """Trace the function with another batch size, and return the results of the trace.
 
         Return None if all sizes of the feeds are fixed, or if the trace raises an error.
         """
@@ -542,7 +542,7 @@ class Program(KnownAttributes):
 
 
 def warn_of_adversaries(programs: Collection[Program]) -> None:
-    """Warn if two programs of a GAN both train the generator and the discriminator, without a `parameter_list`.
+    """Warn if two programs of a GAN each train the generator and the discriminator; `parameter_list` selects one.
 
     The check needs parameter names that include "generator" and "discriminator".
     """
@@ -576,7 +576,7 @@ def warn_of_unused_layers(programs: Collection[Program]) -> None:
 
 
 def _key_name(spec: ParameterSpec) -> str:
-    # All arrays that the initialisation of one module (such as a Flax module) creates have one random key.
+    # The initialisation of one module, such as a Flax module, computes all arrays of the module from one random key.
     return getattr(spec.initializer, "key_name", spec.name)
 
 

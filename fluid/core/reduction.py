@@ -36,7 +36,8 @@ class Reduced(NamedTuple):
       kind: "mean", "sum", "max", "min", "last" or "function".
       parts: the arguments of `function`, computed from one minibatch.
       function: called with `parts`, after each of them is reduced over all minibatches; None for other kinds.
-      over_steps: the rule for the values of training steps, if it differs from `kind`; else None.
+      over_steps: the kind of rule that combines values of successive training steps, if it differs from `kind`; else
+        None.
     """
 
     kind: str
@@ -51,8 +52,8 @@ class Reduction(NamedTuple):
     Attributes:
       kind: "mean", a weighted mean; "sum", "max" or "min"; "last", the last value, also if all values are equal;
         "rows", a concatenation; or "function", a function of values that are reduced by separate rules.
-      weight: for a mean that was computed from other means, the name of a mean with an equal weight. None if the layer
-        recorded a weight for the output, or if the weight is the number of examples.
+      weight: for a mean that was computed from other means, the name of a recorded mean with an equal weight. None if
+        the layer recorded a weight for the output, or if the weight is the number of examples.
       parts: the rules of the arguments of `function`.
       function: called with its arguments, in the order of `parts`, after each is reduced over all minibatches.
       over_steps: the rule for the values of training steps, "mean", "sum", "max", "min" or "last", if this rule differs
@@ -82,7 +83,8 @@ class Contribution(NamedTuple):
     """The contribution of one minibatch to the value of an output over several minibatches.
 
     Attributes:
-      value: the output for the minibatch; a tuple of Parts if the rule of the output is a function of several values.
+      value: the output for the minibatch; a tuple of Contributions if the rule of the output is a function of several
+        values.
       weight: the weight if the output is a mean, a float32 scalar; else None.
     """
 
@@ -106,7 +108,7 @@ def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Co
     """Return the contribution of one minibatch to the value of an output over several minibatches.
 
     Args:
-      frame: the frame of the run on the minibatch.
+      frame: the Frame (state) of the run on the minibatch.
       value: the output of the run.
       reduction: the rule that combines the values of the output over minibatches.
       examples: the number of examples of the minibatch.
@@ -126,7 +128,8 @@ _LAYOUT = frozenset(
     "reshape broadcast_in_dim transpose squeeze slice rev convert_element_type reduce_precision copy stop_gradient "
     "optimization_barrier".split()
 )
-# `_OF_ROWS`: for primitives that reduce over the batch dimension, the kind of the result over the examples.
+# `_OF_ROWS`: for each primitive that reduces over the batch dimension, the kind of its result, such as "sum" over the
+# examples.
 _OF_ROWS = {
     "reduce_sum": "sum",
     "dot_general": "sum",
@@ -347,7 +350,7 @@ def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _
     Args:
       equation: the equation.
       inputs: the kinds of its inputs, not all constant.
-      same: returns True for the kinds of two means with equal weights.
+      same: a function of the kinds of two means that returns whether their weights are equal.
     """
     name = equation.primitive.name
     first = inputs[0]
@@ -378,7 +381,7 @@ def _difference(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _
 
 
 def _negative(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of `-a` from the kind of `a`: "max" becomes "min", "min" becomes "max", others stay."""
+    """Return the kind of `-a`: "min" if the kind of `a` is "max", "max" if it is "min", else the kind of `a`."""
     opposite = {"max": _Kind("min"), "min": _Kind("max")}
     return opposite.get(inputs[0].name, inputs[0])
 
@@ -401,13 +404,15 @@ def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Ki
 
 
 def _scaled(equation: Any, kind: _Kind) -> _Kind:
-    """Return the kind of the product or quotient of a value of kind `kind` and a constant."""
+    """Return the kind, such as "mean" or "unknown", of a product or quotient of a value and a constant.
+
+    `kind` is the kind of the value."""
     positive = any(is_literal(v) and v.val > 0 for v in equation.invars)
     return kind if kind.name in ("mean", "sum") or positive else _Kind("unknown")
 
 
 def _kept(*names: str) -> Callable[..., _Kind]:
-    """Return a function that finds the kind of a result: the kind of the first input if in `names`, else "unknown"."""
+    """Return a function that returns the kind of an equation's first input if it is in `names`, else "unknown"."""
     return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
 
 
@@ -547,15 +552,15 @@ def _sizes(equation: Any, other: Any) -> list[tuple[int, int]]:
 
 
 Run = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Frame, list[Any]]]
-"""The type of a function that runs a program on arrays and feeds by name, and returns its Frame and its outputs."""
+"""The type of a function that runs a program on arrays and feeds, and returns the Frame (state) and the outputs."""
 
 
 class _Asked(NamedTuple):
-    """An output whose reduction rule is requested: one value, or a function of several values.
+    """An output for which `find_reductions` searches a rule that combines its values over several minibatches.
 
     Attributes:
-      reduced: the layer's record of the function; None for one value.
-      known: for each value the rule that layers have recorded, or None.
+      reduced: the record of a layer if the output is a function of several values, such as a ratio of sums; else None.
+      known: the rules that layers recorded for these values, or for the output itself; None for a value without a rule.
     """
 
     reduced: Reduced | None
@@ -576,7 +581,7 @@ def find_reductions(
     (batch, given), (other, more) = feeds.items()
     first, asked = _trace(run, arrays, batch, given)
     second = None
-    with contextlib.suppress(Exception):  # the program function may work for one batch size only
+    with contextlib.suppress(Exception):  # some program functions work for one batch size only
         second, _ = _trace(run, arrays, other, more)
     single = [rule if one.reduced is None else None for one, rule in zip(asked, known, strict=True)]
     noted = [rule or said for one, rule in zip(asked, single, strict=True) for said in one.known]
@@ -585,7 +590,7 @@ def find_reductions(
 
 
 def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
-    """Return the reduction rule of an output: its only rule, or a "function" rule with the rules of its arguments."""
+    """Return the reduction rule of an output: its only rule, or a "function" rule that contains all of `rules`."""
     if reduced is None:
         return rules[0]
     return Reduction("function", None, tuple(rules), reduced.function, reduced.over_steps)
@@ -600,7 +605,8 @@ def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, 
         values: list[Any] = []
         for output in outputs:
             reduced = frame.fact(output, "reduced")
-            if reduced is not None and reduced.function is None:  # `reduced` is a rule for the output itself
+            # This record is a rule for the output itself, and not for a function of several values.
+            if reduced is not None and reduced.function is None:
                 reduced = None
             parts = [output] if reduced is None else reduced.parts
             asked.append(_Asked(reduced, [said_of(frame, part) for part in parts]))

@@ -85,7 +85,7 @@ class Scope(MutableMapping[str, jax.Array]):
         if any(name not in self.specs for name in specs):
             values = init()
             new = [n for n in specs if n not in self.specs]
-            self.arrays |= {n: values[n] for n in sorted(new)}  # sorted by name, as parameters in saved files are
+            self.arrays |= {n: values[n] for n in sorted(new)}  # sorted by name, like the parameters in saved files
             self.specs |= {n: specs[n] for n in new}
 
     def move(self, place: Callable[[Any], Any]) -> None:

@@ -41,7 +41,7 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
     """Return the second operand of an operator, reshaped to broadcast with `batch.data`; None for an invalid type."""
     if isinstance(other, SequenceBatch):
         _check_lengths(batch, other, function)
-        # If the steps of `other` have fewer dimensions, insert dimensions of 1 after batch and time.
+        # If the steps of `other` have fewer dimensions, insert dimensions of size 1 after batch and time.
         spread = [1] * (batch.data.ndim - other.data.ndim)
         return _steps(other, function).reshape(*other.shape[:2], *spread, *other.shape[2:])
     if isinstance(other, int | float | np.generic):
@@ -50,7 +50,8 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
         return None
     step = batch.shape[2:]
     shape = tuple(other.shape)
-    if len(shape) == len(step) + 1 and shape[0] == 1:  # an array `[1, *step]` broadcasts with every step
+    # An array `[1, *step]`, in which `step` is the shape of one step, broadcasts with every step.
+    if len(shape) == len(step) + 1 and shape[0] == 1:
         shape = shape[1:]
     if len(shape) > len(step) or any(a not in (1, b) for a, b in zip(shape[::-1], step[::-1], strict=False)):
         raise errors.ShapeError(

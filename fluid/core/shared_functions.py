@@ -139,7 +139,7 @@ class Shared:
 
 
 def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Mapping[str, SharedFunction]) -> None:
-    """Raise an error if two programs of one Scope share two different functions under one default name.
+    """Raise an error if two programs of one Session share different functions that have the same default name.
 
     Args:
       program: the name of the second program, for the message.
@@ -184,7 +184,7 @@ def _check_prefix(frame: Frame, name: str) -> None:
 
 
 def _identity(function: Callable[..., Any]) -> Any:
-    """Return a key that is equal for two functions that mean one net: one method of one object, or equal partials."""
+    """Return a key that is equal for equal functions: one function, one method of one object, or equal partials."""
     if not isinstance(function, functools.partial):
         return function
     plain = str | int | float | None

@@ -63,7 +63,8 @@ def create_parameter(
       ParameterError: the program already uses the name with another shape or dtype.
     """
     frame = current_frame("layers.create_parameter")
-    if not rows_only or frame.inside_loop:  # row look-ups in a loop count as full use: their ids stay inside the loop
+    # A look-up of rows in a loop counts as a use of the whole array, because the row ids do not exist outside the loop.
+    if not rows_only or frame.inside_loop:
         frame.declared.used_whole.add(name)
     sizes = _sizes(name, shape)
     spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, layer)
@@ -126,9 +127,10 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
         added = frame.given.row_perturbations[name][len(known)]
         rows = rows + (jax.lax.stop_gradient(added) if frame.freezing else added)
     real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
-    if name in frame.given.overrides or frame.freezing:  # record no ids: an update must not change these rows
+    # Record no ids if the rows are overridden or frozen: an update must not change these rows.
+    if name in frame.given.overrides or frame.freezing:
         real = jnp.zeros_like(real)
-    known.append(jnp.where(real, ids, table.shape[0]))  # the id `table.shape[0]`, after the last row, means no row
+    known.append(jnp.where(real, ids, table.shape[0]))  # the id `table.shape[0]`, one after the last, means no row
     return rows
 
 
@@ -452,7 +454,8 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     if spec.name in frame.given.overrides:
         value = _overridden(spec.name, value, frame.given.overrides[spec.name], batched=False)
     if spec.trainable is not None:
-        value = frame.compute(value) if whole else value  # if not `whole`, `look_up` converts the rows
+        # If only some rows are read, `look_up` converts these rows.
+        value = frame.compute(value) if whole else value
         value = jax.lax.stop_gradient(value) if frame.freezing else value
         frame.note(value, parameter=spec.name)
     return value

@@ -80,7 +80,9 @@ def _end_now(status: int) -> None:
 
 
 _LONGEST = 4096  # maximum number of bytes of a process's first message to process 0
-_LONGER = 5.0  # seconds that other processes wait longer than process 0, which reports the absent ones
+# number of seconds by which the other processes wait longer than process 0, so that process 0 can report absent
+# processes
+_LONGER = 5.0
 
 
 def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
@@ -143,7 +145,7 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
 
 
 def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dict[int, Any]) -> str | None:
-    """Return an error text for a process whose first message has other settings or a used index; else None."""
+    """Return an error text if the first message of a process has other settings or a used index; else None."""
     for name in {**ours, **theirs}:
         if theirs.get(name) != ours.get(name):
             return (
@@ -194,7 +196,8 @@ def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
 
 
 def _send(connection: socket.socket, message: Any) -> None:
-    with contextlib.suppress(OSError):  # OSError: the receiver has ended, which other processes report
+    # OSError: the receiving process has ended; the other processes will report its end
+    with contextlib.suppress(OSError):
         connection.sendall(json.dumps(message).encode() + b"\n")
 
 

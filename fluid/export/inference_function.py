@@ -54,7 +54,8 @@ class InferenceFunction:
                 f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
                 f'a value with a name of its own: fluid.layers.identity(x, name="h")'
             )
-        # This Step declares no feeds, so it may stop after the last requested value; a trace shows the feeds it needs.
+        # This Step declares no feeds, so the program may stop after its last requested value. `_needed` then finds, in
+        # a trace, the feeds that the results need.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         stand_ins = self._stand_ins(_BATCHES[0])
@@ -155,7 +156,7 @@ class InferenceFunction:
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
-        """Return the traced equations if sequences of the feed `name` get more steps; None if a layer raises errors."""
+        """Return the traced equations for longer sequences of the feed `name`; None if a layer refuses these."""
         try:
             return self._equations(self._stand_ins(_BATCHES[0], longer=name))
         except errors.FluidError:
@@ -177,7 +178,7 @@ class InferenceFunction:
         return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:
-        """Return a FeedSpec for the named value `name`, which callers feed instead of letting it be computed."""
+        """Return a FeedSpec for the named value `name`, which callers feed, so that the program does not compute it."""
         level, shape = level_of(value), tuple(value.shape)
         batch = None if shape[:1] == (_BATCHES[0],) else shape[0]
         return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)
@@ -196,7 +197,7 @@ class InferenceFunction:
         )
 
     def _values(self, stand_ins: Mapping[str, Any], names: Sequence[str] | None) -> list[str | None]:
-        """Return the name of the program's value behind each result, such as "fc_0.tmp_2"; None if it has no name."""
+        """Return, for each result, the name of its value in the program, such as "fc_0.tmp_2"; else None."""
         program = self._program
         if names is not None:
             found = [program.aliases.get(name, name) for name in names]

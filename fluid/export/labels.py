@@ -17,7 +17,7 @@ JUDGES = frozenset(
     "recall sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits sigmoid_focal_loss smooth_l1 "
     "softmax_with_cross_entropy square_error_cost ssd_loss teacher_student_sigmoid_loss warpctc yolov3_loss".split()
 )
-# Kinds of values that loss and metric layers create: the layer's name, or the stem of its automatic names.
+# Kinds of values that loss and metric layers create: the name of the layer, or the stem of its automatic value names.
 _KINDS = JUDGES | {"cross_entropy2", "hierarchical_sigmoid", "smooth_l1_loss"}
 _PARAMETER, _JUDGED = "@parameter", "@judged"
 
@@ -46,7 +46,7 @@ class _Output(NamedTuple):
 
     Attributes:
       name: the name of the output; empty if the output has no name.
-      needs: the names of the feeds on which the output depends, and the marks of `_dependencies`.
+      needs: the names of the feeds on which the output depends; `_dependencies` adds marks for parameters and losses.
       has_rows: True if the output has one row for each example.
     """
 
@@ -105,7 +105,7 @@ def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
     Args:
       program: the program.
       name: the name of the value.
-      found: the names of the feeds on which the value depends, and the marks of `_dependencies`.
+      found: the names of the feeds on which the value depends; `_dependencies` adds marks for parameters and losses.
     """
     array = program.values[name]
     is_float = jnp.issubdtype(jnp.dtype(array.dtype), jnp.floating)

@@ -170,7 +170,7 @@ def _spec(name: str, array: jax.Array, trainable: bool | None, site: str) -> Par
 
 
 def _ladder(entry: Entry, symbol: str) -> tuple[int, ...] | None:
-    """Return the sizes for which the dimension named `symbol` was exported, ascending; None if it accepts any size."""
+    """Return the sizes for which the dimension `symbol` was exported, ascending; None if any size is accepted."""
     sizes = [function.sizes.get(symbol) for function in entry.functions]
     return None if None in sizes else tuple(sorted({size for size in sizes if size is not None}))
 
@@ -248,7 +248,7 @@ class Artifact:
 
     @property
     def table(self) -> dict[str, Any] | None:
-        """JSON data of the `fluid.reader.Table` that encodes feeds of an entry point; None if there is no Table."""
+        """JSON data of the `fluid.reader.Table` that converts raw rows to feeds of the model; None without a Table."""
         return next((entry.table.to_json() for entry in self.entries.values() if entry.table is not None), None)
 
     def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
@@ -283,8 +283,8 @@ class Artifact:
         If the model draws random numbers, the last argument is the data of a random key.
 
         Args:
-          sizes: a number for each open size of the feeds, by its name in the attribute `dims` of a feed:
-            `{"batch": 8, "steps0": 16}`.
+          sizes: a number for each open size (batch size or number of steps), by its name in the attribute `dims` of a
+            feed: `{"batch": 8, "steps0": 16}`.
           entry: the name of the entry point; None if the file has only one.
 
         Returns:

@@ -189,7 +189,7 @@ def program_of(function: ProgramFunction, precision: str | None = None) -> Progr
 
 
 def _of(names: Any, entry: str, several: bool) -> Any:
-    """Return the names in the argument `feed` or `fetch` that belong to one entry point.
+    """Return the names in the argument `feed` or `fetch` that belong to one entry point (program).
 
     Args:
       names: names for a single entry point; a dict of names by entry point for several; or None.

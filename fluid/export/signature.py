@@ -13,13 +13,14 @@ from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
 from fluid.reader import Table
 
 BATCH = "batch"
-# Explanation of a table's JSON, stored with that JSON for people who read an exported model without fluid.
+# Explanation of the JSON of a Table, which converts raw rows to feeds. It is stored with the JSON for people who read
+# an exported model without fluid.
 _TABLE = (
     "numbers [rows, columns] are (value - shift) / scale, with fill for a missing value, from [fill, shift, scale]; "
     "categories [rows, columns] are the positions of values in these lists from 1 on, and 0 if missing or unknown"
 )
 Dims = tuple[int | str, ...]
-# The valid structure of a manifest's JSON, and of the parts of it, for `check_structure`.
+# The valid structure of the manifest's JSON (feeds, outputs, entry points, arrays), which `check_structure` checks.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
 _FEED = {
     **dict.fromkeys(("name", "dtype", "held"), str),
@@ -53,7 +54,7 @@ MANIFEST = {
 
 @dataclass(frozen=True)
 class FeedSignature(FeedSpec):
-    """A feed (input) of an entry point of an exported model.
+    """A feed (input) of an entry point, which is one program of an exported model.
 
     Attributes:
       dims: the shape of the array, including the padded steps of sequences; a string is the name of an open size.
@@ -63,12 +64,12 @@ class FeedSignature(FeedSpec):
 
     @classmethod
     def of(cls, spec: FeedSpec, dims: Dims) -> "FeedSignature":
-        """Create a Feed from the declaration `spec` of a program's feed, with the dimensions `dims`."""
+        """Create a FeedSignature from the declaration `spec` of a program's feed, with the dimensions `dims`."""
         return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, dims=dims)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "FeedSignature":
-        """Create a Feed from the JSON that `to_json` returned; raise TypeError or ValueError for invalid values."""
+        """Create a FeedSignature from JSON of `to_json`; raise TypeError or ValueError for invalid values."""
         dims, level = tuple(found["dims"]), found["lod_level"]
         if level and len(dims) <= level:
             raise ValueError(f"the feed {found['name']} has the dimensions {found['dims']}")
@@ -111,7 +112,7 @@ class FeedSignature(FeedSpec):
 
 @dataclass(frozen=True)
 class Output:
-    """A result of an entry point of an exported model.
+    """A result of an entry point, which is one program of an exported model.
 
     Attributes:
       name: the key of the result in the program's dict of outputs, or the fetched name; else None.
@@ -135,14 +136,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Function:
-    """A description of an exported function of an entry point.
+    """A description of an exported function, one of the functions that compute an entry point (a program).
 
     Attributes:
       sizes: the sizes that are fixed, by name; the other sizes of the feeds are open.
       file: the entry of the archive that holds the function, serialized by `jax.export`.
       module: the index of the first byte of the StableHLO module in this entry, and the index after its last byte.
       kept: the indices of the arguments that the module takes; the other arguments are unused.
-      convention: the version of JAX's calling convention.
+      convention: the version of the calling convention of `jax.export`.
       constraints: the constraints of open sizes, such as "steps0 >= 2".
       feeds: the feeds by name, each a text such as "float32[batch,3]", or several texts for a sequence.
       results: the results, as texts such as "float32[batch,3]".
@@ -162,7 +163,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Entry:
-    """The signature of an entry point of an exported model.
+    """The signature (feeds, results, functions) of an entry point, which is one program of an exported model.
 
     Attributes:
       feeds: the feeds, in the order of their declaration.
@@ -170,8 +171,8 @@ class Entry:
       arrays: names of the parameters and states that the functions read.
       functions: the exported functions, in the order of preference; the first function whose fixed sizes fit runs.
       random: True if the results depend on a random key.
-      least: the minimum number of steps to which a sequence may be padded.
-      note: the reason for more than one function, or None.
+      least: the minimum number of time steps to which a sequence may be padded.
+      note: the reason why there is more than one function, or None.
       table: the Table that encodes raw rows as feeds, or None.
     """
 

@@ -54,13 +54,13 @@ class ExportedFunction(Protocol):
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported entry point: the functions that compute it, and the sizes that they accept.
+    """An exported entry point (program): the functions that compute it, and the sizes that they accept.
 
     Attributes:
       feeds: the feeds, with names of their open sizes.
       functions: for each function its description, and its bytes as serialized by jax.export.
       least: the minimum number of steps to which a sequence may be padded.
-      note: the reason for more than one function, or None.
+      note: the reason why there is more than one function, or None.
     """
 
     feeds: tuple[FeedSignature, ...]
@@ -105,7 +105,7 @@ class Form:
 def export(
     function: ExportedFunction, arrays: Mapping[str, Any], platforms: Sequence[str], candidates: Iterable[Form]
 ) -> Exported:
-    """Export an entry point with the first choice of open and fixed sizes that the program allows.
+    """Export an entry point (program) with the first choice of open and fixed sizes that the program allows.
 
     Args:
       function: the function to export.
@@ -244,7 +244,7 @@ def _ladders(spec: FeedSpec, dims: Dims, given: Any) -> dict[str, tuple[int, ...
 
 
 def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Return all combinations of sizes, each a dict of size by name; raise an ArgumentError for too many of them."""
+    """Return all combinations of sizes, each a dict of sizes by name; raise ArgumentError if there are too many."""
     count = math.prod(map(len, ladders.values()))
     if count > MOST_FUNCTIONS:
         shown = "; ".join(f"{name} {', '.join(map(str, sizes))}" for name, sizes in ladders.items())
@@ -306,7 +306,8 @@ def portable(content: bytes, refined: bool = False) -> bytes:
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(content) if refined else mlir.deserialize_portable_artifact(content)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
-        # Like jax.export, write the StableHLO version of four weeks ago, so that a JAX of this age can read the module.
+        # Like jax.export, write the StableHLO version of four weeks ago, so that a JAX release of that time can read
+        # the module.
         month = stablehlo.StablehloCompatibilityRequirement.WEEK_4
         version = stablehlo.get_version_from_compatibility_requirement(month)
         return bytes(mlir.serialize_portable_artifact(module, version, True))

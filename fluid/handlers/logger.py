@@ -87,7 +87,7 @@ class Logger(Recorder):
                 self.close(event.error)
 
     def state(self) -> dict[str, Any]:
-        """Write and flush all complete means; return a dict for JSON with the incomplete means."""
+        """Write and flush all complete means of outputs; return a dict for JSON with the incomplete means."""
         state = super().state()
         if self._opened:
             self.flush()
@@ -206,7 +206,7 @@ class CSVLogger(Logger):
             )
         whole = [row for row in rows if len(row) == len(header) and row[1].isdigit()]
         kept = [row for row in whole if int(row[1]) <= self.done]
-        if whole and not self.done and self._resumed is None:  # a new training: the rows belong to another training
+        if whole and not self.done and self._resumed is None:  # a new training began: the rows are of an older one
             self._move_aside(len(whole))
             return []
         return kept
@@ -310,7 +310,7 @@ class _Tracker(Logger):
         self._begun_run = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Reset a flag, so that the next call of `write` creates the run or continues it."""
+        """Reset a flag, so that the next call of `write` creates the run in the tracker, or continues it."""
         self._begun_run = False
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:

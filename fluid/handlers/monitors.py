@@ -85,7 +85,7 @@ class EarlyStopping(Monitor):
     def _judge(self, value: Any) -> None:
         better = self._better(value)
         if np.ndim(better):
-            better = better & (self._worse < self._patience)  # do not change the best value of a stopped member
+            better = better & (self._worse < self._patience)  # a stopped member of a Population keeps its best
             self.best = np.where(better, value, np.nan if self.best is None else self.best)
         elif better:
             self.best = value
@@ -93,7 +93,7 @@ class EarlyStopping(Monitor):
         self._stop()
 
     def _stop(self) -> None:
-        """Stop the training, or single members of a population, after `patience` measurements without improvement."""
+        """Stop the training, or single trainings of a Population, after `patience` measurements without improvement."""
         stopped = self._worse >= self._patience
         if np.ndim(stopped):
             self.trainer.stop(np.flatnonzero(stopped))
@@ -186,7 +186,7 @@ class LearningRateMonitor(Handler):
             self.trainer.session.engine.current_rates(program)
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
+        """Return the number of steps to the next report; infinity if no other handler acts on the reported values."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def fetches(self) -> list[str]:
@@ -366,7 +366,7 @@ class GradientMonitor(Handler):
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
+        """Return the number of steps to the next report; infinity if no other handler acts on the reported values."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:

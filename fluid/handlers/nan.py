@@ -21,7 +21,7 @@ class _Batch(NamedTuple):
     """A record of one training step, with the minibatch and the settings that a repetition of the step needs.
 
     `rates` are the learning rates that the user or a handler has set, one for each `minimize` call of the program; None
-    for a rate that was not set. `request` is None, or has the fetches and overrides that handlers requested.
+    for a rate that was not set. `request` has the values that handlers fetch or override, or is None.
     """
 
     program: str
@@ -100,8 +100,8 @@ class TerminateOnNaN(Handler):
         """
         state = self._state()
         self._slot_names = [name for name in self.trainer.session.state() if name.startswith("@slots/")]
-        # Exempt arrays that are non-finite before the first step from checks: a state of the program or the optimizer
-        # may start with an infinity. For a non-finite parameter, raise an error.
+        # Arrays that are non-finite before the first step are not checked later: a state of the program or the
+        # optimizer may start with an infinity. But a parameter that is non-finite before the first step is an error.
         self._health = Health.at_start(self._by_name(state))
         bad = self._health.exempt & {name for program in self.trainer.programs.values() for name in program.parameters}
         if complaint := Health().complaint({name: state.arrays[name] for name in bad if name in state.arrays}):
@@ -115,7 +115,7 @@ class TerminateOnNaN(Handler):
         return self._every.steps_left(self.done)
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Store the minibatch and the settings of the step until the next check, which may repeat the step."""
+        """Store the minibatch and the settings of this step, because the next check may repeat the step."""
         rates = self.trainer.session.engine.rates.given(event.program)
         self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.request))
 
@@ -154,8 +154,8 @@ class TerminateOnNaN(Handler):
         """Repeat the steps since the last check, to find the first step that computes a non-finite value.
 
         Raises:
-          NonFiniteError: always. The scope then has the values before the failing step. If all values are finite in the
-            repetition, the scope has the values of the last check.
+          NonFiniteError: always. The scope, which holds the Session's arrays, then has the values before the failing
+            step. If all values are finite in the repetition, it has the values of the last check.
         """
         session = self.trainer.session
         programs = self.trainer.programs
@@ -203,13 +203,13 @@ class TerminateOnNaN(Handler):
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: _State) -> None:
-        self._good = None  # release the old copy before the new copy: both together would need twice the memory
+        self._good = None  # release the old copy before making the new one: both together would need twice the memory
         self._good = _copy(state)
         self._batches = []
         self._losses = []
 
     def _put(self, state: _State) -> None:
-        """Put a copy of `state` into the scope, because the next step donates the buffers in the scope."""
+        """Put a copy of `state` into the scope, which holds the Session's arrays: the next step donates its buffers."""
         scope = self.trainer.session.scope
         copied = _copy(state)
         scope.arrays.update(copied.arrays)

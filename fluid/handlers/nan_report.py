@@ -99,7 +99,7 @@ class _Looking:
         self._levels: dict[int, tuple[Any, _FunctionEquations]] = {}
 
     def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _FunctionEquations:
-        """Return the compiled equations of a function; a cache avoids a second compilation of a loop body."""
+        """Return the compiled equations of a function; they are cached, so that a loop body is compiled only once."""
         if id(jaxpr) not in self._levels:
             self._levels[id(jaxpr)] = (jaxpr, _FunctionEquations(jaxpr, consts, targets))
         return self._levels[id(jaxpr)][1]
@@ -179,7 +179,7 @@ class _Looking:
         return None
 
     def _spoils(self, before: list[Any], after: list[Any]) -> bool:
-        """Return whether an iteration makes a finite carried element non-finite, or has another non-finite output.
+        """Return whether an iteration of a loop makes a finite carried element non-finite, or has a non-finite output.
 
         Args:
           before: the carried values before the iteration.
@@ -215,12 +215,12 @@ def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[An
 
 
 def _opened(function: Any) -> tuple[Any, Sequence[Any]]:
-    """Return the jaxpr and the constants of a function in an equation; an open jaxpr has no constants."""
+    """Return the jaxpr and the constants of a function in an equation; only a closed jaxpr has constants."""
     return getattr(function, "jaxpr", function), getattr(function, "consts", ())
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether a function inside an equation, or a nested loop or branch, contains labels of named values."""
+    """Return whether an equation, such as a loop, contains equations that label (name) values, at any depth."""
     inside = (e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns)
     return any(labelled(e) is not None or _holds_labels(e) for e in inside)
 
@@ -376,13 +376,13 @@ class _Replay:
         """Return the indices of the minibatch rows that make a value non-finite; empty if no single row does.
 
         Args:
-          fetch: the fetch name of the value.
+          fetch: the name under which the step returns the value.
           value: the non-finite value.
           follows_batch: True if axis 0 of the value is the batch, so that its non-finite rows may be the cause.
         """
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
-            if not bad.all():  # if all rows are non-finite, one row may be the cause, for example by a batch norm
+            if not bad.all():  # otherwise one row may have made all rows non-finite, for example in a batch norm
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
 
@@ -423,7 +423,7 @@ class _Replay:
 
         def search(rows: np.ndarray) -> list[int]:
             if trials >= _TRIALS:
-                return rows.tolist()  # after the last trial, untested rows count as a cause
+                return rows.tolist()  # no trials are left: all untested rows count as a cause
             if not bad(rows):
                 return []
             if len(rows) == 1:

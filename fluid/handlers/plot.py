@@ -147,10 +147,10 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # counts from the end of `_draw`, which may be slow
+            self._next = time.monotonic() + self._interval  # the interval begins after `_draw`, which may be slow
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
-        """Add one point at step `done` to the curve of each value."""
+        """Add a point to the curve of each value; its x is `done`, the number of completed steps."""
         self._new = True
         for name, value in values.items():
             steps, numbers = self._curves.setdefault(name, ([], []))

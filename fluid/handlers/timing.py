@@ -62,7 +62,7 @@ class Timer(Handler):
         self._mark = None
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
+        """Return the number of steps to the next report; infinity if no other handler acts on the reported values."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:

@@ -23,16 +23,16 @@ from fluid.inspection.summary_table import Row, rows_of
 
 
 class Flow:
-    """A map of the data flow of a program: finds the parts (layers) that compute the values that a part reads.
+    """A map of the data flow of a program: finds the layers that compute the values that another layer reads.
 
     Args:
-      found: the parts of the program.
+      found: the parts of the program, such as layers, and their equations.
     """
 
     def __init__(self, found: Partition):
         self._found = found
         self._order = {part: n for n, part in enumerate(part for top in found.parts for part, _ in top.walk())}
-        # By the id of a variable: the parts without inner loops that compute or name the variable.
+        # For each variable, by its `id`: the parts (such as layers) without loops that compute or name the variable.
         self._parts: dict[int, list[Part]] = {}
         for part in self._order:
             for variable in () if part.inside else (part.variable, *(v for e in part.equations for v in e.outvars)):
@@ -48,14 +48,14 @@ class Flow:
         return self._sources([variable], None)
 
     def _sources(self, variables: Sequence[Any], reader: Part | None, lengths: bool = False) -> list[Part]:
-        """Return the parts before `reader` that compute `variables`; the search follows values through loops."""
+        """Return the parts (such as layers) before `reader` that compute `variables`; also search inside loops."""
         found = self._found
         end = len(self._order) if reader is None else self._order[reader]
         waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
         seen = set()
-        reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop in which the search found it
-        for variable, loop in waiting:  # the body of this loop appends to `waiting`
-            if variable is None or is_literal(variable):  # None stands for a parameter that nothing reads
+        reached: dict[tuple[Part, Part | None], None] = {}  # found parts, each with the loop that contains it
+        for variable, loop in waiting:  # this `for` appends to `waiting` while it runs
+            if variable is None or is_literal(variable):  # None: a parameter that no layer reads
                 continue
             if (variable, loop) in seen or (variable in found.lengths and not lengths):
                 continue
@@ -74,8 +74,8 @@ class Flow:
         inside = {loop: {part for part, _ in loop.walk()} for _, loop in reached if loop is not None}
         left = {loop for loop, parts in inside.items() if reader not in parts and any(p in parts for p, _ in reached)}
         sources = list(dict.fromkeys(part for part, loop in reached if loop not in left or part in inside[loop]))
-        # Nearly every sequence layer reads lengths. The part that computes the lengths therefore is a source only if no
-        # other part is.
+        # Nearly every sequence layer reads the lengths of sequences. The layer that computes the lengths therefore is a
+        # source only if there is no other source.
         return sources if sources or lengths else self._sources(variables, reader, lengths=True)
 
 
@@ -142,7 +142,7 @@ def boxes_of(programs: Sequence[Inspected], rows: Iterable[Row]) -> Box:
 
 
 def _outputs(inspected: Inspected, flow: Flow) -> dict[Box, list[Part]]:
-    """Return a box for each output of a program, with the parts that computed the output."""
+    """Return a box for each output of a program, with the parts (such as layers) that compute the output."""
     count = len(inspected.outputs)
     names = inspected.program.output_names or (["output"] if count == 1 else [f"output {i}" for i in range(count)])
     minimised = [
@@ -157,7 +157,7 @@ def _outputs(inspected: Inspected, flow: Flow) -> dict[Box, list[Part]]:
 
 
 def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], scopes: tuple[str, ...]) -> list[Box]:
-    """Return boxes for parts, with a frame around each loop, and a frame around neighbours in one name scope.
+    """Return a box for each part (such as a layer), with frames around loops and around parts in one name scope.
 
     Args:
       parts: the parts of the program, or of the body of one loop.
@@ -211,7 +211,7 @@ def collapse(root: Box) -> None:
 
 
 def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
-    """Return `boxes` with one block in place of each run of repeated blocks; `root` is the outermost frame."""
+    """Return `boxes` with one block in place of consecutive blocks of equal structure; `root` is the outer frame."""
     start, period, times = _longest_run(boxes)
     if not times:
         return boxes
@@ -225,7 +225,12 @@ def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
 
 
 def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
-    """Return start, length and number of the repeated blocks that save most boxes; zeros if none save enough."""
+    """Find the repeated blocks (lists of boxes) whose merging saves most boxes.
+
+    Returns:
+      The index of the first box, the number of boxes in each block, and the number of blocks; zeros if no merging saves
+      enough boxes.
+    """
     keys = [_structure(box) for box in boxes]
     counts = [0, *itertools.accumulate(len(layers([box])) for box in boxes)]
     best = (_WORTHWHILE, -math.inf, 0, 0, 0)
@@ -244,15 +249,16 @@ def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
 
 
 def _handed(blocks: Sequence[list[Box]]) -> list[int]:
-    """Return the number of values that each block passes to the next, up to the first block of another structure."""
+    """Return the number of values that each block passes to the next block; stop at a block of another structure."""
     pattern, before = _pattern(blocks[0])
     handed: list[int] = []
     following: dict[Box, Box] = {}
     for last, block in itertools.pairwise(blocks):
         again, outside = _pattern(block)
         common = set(outside).intersection(layers(last))
-        # No block comes before the first block, so it may read other outside values than the second block. Every later
-        # block must read the outside values of the block before it, or the corresponding values one block later.
+        # The first block may read other outside values than the second block, because no block comes before it. Every
+        # later block must read the outside values that its previous block reads, or the corresponding values one block
+        # later.
         alike = not handed or all(b in (a, following.get(a)) for a, b in zip(before, outside, strict=False))
         if again != pattern or not common or not alike:
             break
@@ -263,7 +269,7 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
 
 
 def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
-    """Return a key that is equal for blocks of equal structure, and the earlier layers that the block reads."""
+    """Return a key that is equal for blocks (lists of boxes) of equal structure, and the layers that a block reads."""
     inner = layers(block)
     numbers = {layer: number for number, layer in enumerate(inner)}
     wiring = [[numbers.setdefault(source, -len(numbers)) for source in layer.inputs] for layer in inner]
@@ -279,7 +285,7 @@ def _structure(box: Box) -> object:
 
 
 def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
-    """Make the first block represent all blocks, and remove the edges from one block to another."""
+    """Let the first of several equal blocks represent all blocks; remove the edges from one block to another."""
     turns = {box: turn for turn, block in enumerate(blocks) for box in block}
     shown = {box: same[0] for same in zip(*blocks, strict=True) for box in same}
     for same in zip(*blocks, strict=True):
@@ -385,7 +391,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
 
 
 def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
-    """Return the row of each layer in a frame, counted from `first`; add the range of rows of each frame to `spans`."""
+    """Return the row number of each layer in a frame, from `first` on; add the row range of each frame to `spans`."""
     rows: dict[Box, int] = {}
     free = below = first  # first row below the last inner frame, and first row below all boxes so far
     for box in frame.inside:

@@ -22,7 +22,7 @@ Dimension = int | str
 
 
 class Shape(NamedTuple):
-    """The dtype and shape of the last result of a part of a program.
+    """The dtype and shape of the last result of a part of a program, such as a layer.
 
     Attributes:
       dtype: the dtype of the result; empty if there is no result.
@@ -37,7 +37,7 @@ class Shape(NamedTuple):
 
 
 def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
-    """Return the shape of each part of a program, and of the parts inside loops.
+    """Return the shape of each part (such as a layer) of a program, and of the parts inside loops.
 
     The program is traced with data of several sizes. A dimension that grows with the number of examples is shown as
     "batch", a dimension that grows with the number of steps as "time". Some programs work only for data of one size;
@@ -59,7 +59,7 @@ def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
 
 
 def _free(program: Program) -> dict[str, str]:
-    """Return the name in shapes, such as "time", of each field of `Sizes` on which the data of a program depends."""
+    """Return, for each field of `Sizes` on which the feeds of a program depend, its name in shapes, such as "time"."""
     level = max(spec.lod_level for spec in program.feeds.values())
     steps: tuple[dict[str, str], ...] = ({}, {"inner": "time"}, {"outer": "outer", "inner": "inner"})
     return {"batch": "batch", **steps[level]}
@@ -117,7 +117,7 @@ def _dimension(first: Dimension, grown: Mapping[str, Dimension | None]) -> Dimen
 
 @dataclass(frozen=True)
 class Inspected:
-    """A program with its parts, variables and shapes.
+    """A program with its parts (such as layers), variables and shapes.
 
     Attributes:
       program: the program.

@@ -1,7 +1,7 @@
 """The parts of a traced program: layers, feeds and lines of operators, each with its JAX equations and its cost.
 
 One forward pass is traced over stand-in data of chosen sizes. In the JAX equations of the trace, `partition` finds the
-layers by the names of values. Values in loops are no results of the trace. So `core.equations.label` writes the names
+layers by the names of values. The trace does not return values inside loops, so `core.equations.label` writes the names
 of these values into the equations. The cost is counted in operations and bytes, as XLA counts them.
 """
 
@@ -21,7 +21,7 @@ from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, liv
 from fluid.core.explain import explained_prints
 from fluid.core.frame import is_library
 
-# Memory addresses are removed from the text of equations, which is a cache key: they do not change the cost.
+# The text of equations is the key of a cache. Memory addresses are removed from it: they do not change the cost.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -188,7 +188,7 @@ _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 
 
 class PartEquations(NamedTuple):
-    """Some equations of a layer (a Part), and the number of times that one run of the program runs them.
+    """Some equations of one layer, and the number of times that one run of the program runs these equations.
 
     Attributes:
       equations: the equations.
@@ -216,7 +216,8 @@ class Part:
       equations: the equations that belong to the part, live or not. They do not include the equations in the body of
         its loop.
       arrays: the names of the parameters and states that the part reads, in order.
-      pieces: the live equations of the part, including the body of its loop, without the equations of parts inside.
+      pieces: the equations of the part that outputs of the program depend on, including those in the body of its loop,
+        without the equations of parts inside.
       inside: the parts in the body of the loop that this part runs.
       steps: the number of steps of that loop; None if the data decides the number, or if there are no parts inside.
     """
@@ -288,7 +289,7 @@ def partition(program: Program, traced: TracedForward) -> Partition:
 
 
 class _Level:
-    """The equations of the program, or of the body of one loop in it, and their division into parts.
+    """The equations of the program, or of the body of one loop, and their division into parts (such as layers).
 
     Args:
       program: the program.
@@ -322,7 +323,7 @@ class _Level:
             part.variable = variable
             own, operators = _sorted_out(self._free([variable]))
             runs = _runs(operators)
-            # the layer only gives a second name to a result of operators
+            # the layer computes nothing: it only names a result of operators in the user's code
             if not own and runs and len(part.values) == 1:
                 own = runs.pop()
                 part.kind = _operation(own[-1])
@@ -345,7 +346,7 @@ class _Level:
 
         Args:
           arrays: the names of the variables that are parameters and states.
-          results: the variables that are used outside of this level, such as the outputs of the program.
+          results: the variables that are used outside of these equations, such as the outputs of the program.
         """
         live = {id(e) for e in live_equations(self._jaxpr, results)}
         used = results | {v for e in self._jaxpr.eqns if id(e) in live for v in e.invars if not is_literal(v)}
@@ -362,7 +363,7 @@ class _Level:
         return parts
 
     def unowned(self) -> list[Any]:
-        """Return the equations of this level that belong to no part, such as a layer."""
+        """Return the equations that belong to no part (such as a layer), in the program or loop body of this object."""
         return [e for e in self._jaxpr.eqns if id(e) not in self._found.owners]
 
     def _free(self, targets: Iterable[Any]) -> list[Any]:
@@ -378,7 +379,7 @@ class _Level:
         return [found[place] for place in sorted(found)]
 
     def _add_lines(self, runs: Iterable[Sequence[Any]]) -> None:
-        """Create a part for each run of equations; a run comes from the operators of one line of code."""
+        """Create a part of the program for each list of equations, which come from operators in one line of code."""
         for run in runs:
             site = user_line(run[0])
             line = pathlib.Path(site.rpartition(" in ")[0] or site).name
@@ -394,12 +395,12 @@ class _Level:
             return -1
         if equations:
             return self._places[id(equations[-1])]
-        # A part without equations only gives a second name to a value. Its position is after the equation that computes
-        # the value, and before the equations that use the value.
+        # A part (such as a layer) without equations only gives a second name to a value. Its position is after the
+        # equation that computes the value, and before the equations that use the value.
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
-        """Divide the loops in `part` into inner parts; add to `part` its arrays, and a Piece with its own equations."""
+        """Divide the loops in a part into inner parts; record the arrays that the part reads, and its own equations."""
         own = []
         for equation in equations:
             if _holds_labels(equation):
@@ -410,7 +411,7 @@ class _Level:
         part.pieces.append(PartEquations([e for e in own if id(e) in live], self._times, self._partial))
 
     def _look_into(self, part: Part, equation: Any, used: bool, arrays: Mapping[Any, str]) -> None:
-        """Divide the body of a loop into parts; the remaining equations of the body belong to `part`, which runs it."""
+        """Divide the body of a loop into parts (layers). The other equations belong to `part`, which runs the loop."""
         found = self._found
         kind = equation.primitive.name
         for inner, inputs in _calls(equation):
@@ -432,7 +433,7 @@ class _Level:
 
 
 def _give_unread(program: Program, parts: list[Part]) -> None:
-    """Assign a parameter or state that nothing reads in test mode to the layer whose name begins its name."""
+    """Assign parameters and states that no layer reads in test mode by their names: `fc_0.w_0` to the layer `fc_0`."""
     every = [part for top in parts for part, _ in top.walk()]
     read = {name for part in every for name in part.arrays}
     for name, spec in (program.parameters | program.states).items():
@@ -459,7 +460,7 @@ def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether functions called by an equation have named values; False for branches, of which only one runs."""
+    """Return whether functions called by an equation have named values; False for `cond`, which runs one branch."""
     if equation.primitive.name == "cond":
         return False
     inside = [e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns]
@@ -476,7 +477,7 @@ def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _runs(equations: Iterable[Any]) -> list[list[Any]]:
-    """Divide equations into runs of neighbours that come from one line of the user's code."""
+    """Divide equations into lists of consecutive equations that come from one line of the user's code."""
     return [list(run) for _, run in itertools.groupby(equations, user_line)]
 
 

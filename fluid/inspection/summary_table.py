@@ -98,7 +98,9 @@ class Row:
 
 
 def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> list[Row]:
-    """Return a row for each part of some programs. Shared parameters count in the first row that reads them.
+    """Return a table row for each part (such as a layer) of some programs.
+
+    Shared parameters count in the first row that reads them.
 
     Args:
       programs: the programs.
@@ -135,7 +137,7 @@ def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
 
 
 def _trained(programs: Sequence[Inspected]) -> set[str]:
-    """Return the names of the parameters that the optimizers update; all trainable ones without optimizers."""
+    """Return the names of the parameters that optimizers update; all trainable parameters if there is no optimizer."""
     minimizes = [minimize for inspected in programs for minimize in inspected.program.minimizes]
     if minimizes:
         return {name for minimize in minimizes for name in minimize.parameters}

@@ -185,7 +185,7 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
-    """Return the keyword arguments, such as `train=True`, that pass the mode to `function`, as far as it has them."""
+    """Return the arguments, such as `train=True`, by which `function` accepts the mode; empty if it accepts no mode."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 

@@ -84,7 +84,10 @@ class Layer:
         self._named: dict[str, str] = {}
 
     def here(self) -> Layer:
-        """Return a copy of this Layer that records values in the current frame, such as the frame inside a loop."""
+        """Return a copy of this Layer that records its values in the current frame.
+
+        A frame is the record of one trace by JAX; the body of a loop has its own frame.
+        """
         same = copy.copy(self)
         same.frame = core.current_frame(self._caller)
         return same
@@ -194,7 +197,10 @@ class Layer:
 
     @property
     def owner(self) -> str:
-        """The prefix of parameter and state names: `self.name`; inside `fluid.shared`, the name from the first call."""
+        """The prefix of parameter and state names: `self.name`.
+
+        Calls of a function of `fluid.shared` share parameters. There the prefix is the layer's name in the first call.
+        """
         return self.frame.array_name(self.name)
 
     def array_name(self, suffix: str) -> str:
@@ -465,7 +471,7 @@ def parameter_dtype(dtype: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """Format the dtype and shape of a value for messages, such as "float32[batch, 4]"."""
+    """Format the dtype and shape of a value for errors and warnings, such as "float32[batch, 4]"."""
     frame = core.current_frame("layers")
     array = value if is_sequence(value) else dense(value)
     return f"{array.dtype}{core.shape_text(array.shape, frame.placeholder_batch)}"

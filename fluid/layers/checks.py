@@ -66,7 +66,7 @@ def known_shape(this: Layer, shape: Any) -> list[int]:
 
 
 def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
-    """Convert the user's axis to a dimension of the array, like `axis_of`, but refuse axis 0 of a sequence batch.
+    """Convert the user's axis to a dimension of the array; refuse axis 0 (batch and time) of a sequence batch.
 
     Raises:
       ArgumentError: the axis does not exist, or is axis 0 of a sequence batch.

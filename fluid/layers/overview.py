@@ -19,7 +19,7 @@ class LayerLine(NamedTuple):
 
 
 class Overview(tuple[LayerLine, ...]):
-    """A tuple of Rows, which prints as a table of layers."""
+    """A tuple of `LayerLine`, one for each layer, which prints as a table of layers."""
 
     def __repr__(self) -> str:
         """Return the rows as a text table, one line for each layer."""

@@ -236,7 +236,8 @@ class Auc(MetricBase):
         positive = _labels(self, labels, len(preds)) == 1
         _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
-        np.add.at(self._positive, bins[positive], 1)  # the time depends on the batch size, not on the number of bins
+        # `np.add.at` takes time for each example in the minibatch, and not for each of the many bins.
+        np.add.at(self._positive, bins[positive], 1)
         np.add.at(self._negative, bins[~positive], 1)
 
     def eval(self) -> float:

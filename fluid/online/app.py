@@ -1,4 +1,4 @@
-"""App and TrainerApp: ASGI applications that control an OnlineTrainer or a HostedTrainer, and their metrics."""
+"""OnlineApp and TrainerApp: ASGI applications that control an OnlineTrainer or a HostedTrainer; and their metrics."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -187,13 +187,13 @@ class OnlineApp(VerbApp):
         length = self.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
         run = self.run_long if len(body) > protocol.LONG else run_in_thread
         packed = await run(lambda: self._parse(kind, body, length))
-        # `accept` runs in a thread, because it waits for the disk; the journal writes the rows of several threads in
-        # one transaction.
+        # `accept` runs in a thread, because it waits for the disk; the journal, a database of rows, writes the rows of
+        # several threads in one transaction.
         accepted = await run_in_thread(lambda: self._online.accept(packed, headers.get(_KEY)))
         return json_response({"first": accepted.first, "rows": packed.rows, "repeated": accepted.repeated})
 
     def _parse(self, kind: str, body: bytes, length: int | None) -> Packed:
-        """Parse the body of a request, and return its rows, checked and packed for the journal."""
+        """Parse the body of a request, and return its rows, checked and packed for the journal (a database of rows)."""
         rows, most_rows, most_bytes = self._online.rows, self._online.max_rows, self.settings.max_body
         if kind in _LINES:
             check_count(body.count(b"\n"), most_rows)

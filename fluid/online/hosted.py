@@ -18,7 +18,7 @@ from fluid.trainer import BeginEpochEvent, EndEpochEvent, EndStepEvent, EndTrain
 from fluid.trainer.evaluation.means import finite, number, scalar_outputs
 
 LOG = logging.getLogger("fluid.online")
-_KEPT = 100_000  # the maximum number of newest events in memory
+_KEPT = 100_000  # the maximum number of events that are kept in memory, the newest ones
 _WAIT = 1.0  # if there is no new event, a request for events gets an empty response after this number of seconds
 
 
@@ -212,7 +212,7 @@ class HostedTrainer:
             return self.status()
 
     def _between_steps(self, task: Callable[[], Any]) -> Any:
-        """Run a task and return its result: after the current step of the training thread, or now without training."""
+        """Run a task and return its result: after the current training step, or at once if no training runs."""
         with self._changed:
             if self._state != "training":
                 return task()

@@ -143,8 +143,8 @@ class Journal:
                 self.next = int(self.note("next") or 0)
                 found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
                 entries = found.fetchall()
-            # For each entry with rows that wait to be trained on: the position after its last row, and its number of
-            # bytes.
+            # For each entry (the rows of one call of `append`) with rows that wait to be trained on: the position after
+            # its last row, and its number of bytes.
             self._waiting = collections.deque((end, size) for _, end, size in entries)
             self._waiting_bytes = sum(size for _, size in self._waiting)
             self._check_complete([(first, end) for first, end, _ in entries])
@@ -190,9 +190,11 @@ class Journal:
         self._in_flight.append(append)
         try:
             with self.changed:
-                # the outcome is set already if another thread has written these rows together with its own rows
+                # the result is set already if another thread has written these rows in one transaction with its own
+                # rows
                 if not append.outcome.done():
-                    with InterruptGuard():  # Ctrl-C takes effect after all calls in flight have their results
+                    # Ctrl-C takes effect only after all running calls of `append` have their results
+                    with InterruptGuard():
                         self._write_all()
         finally:
             self._forget(append)  # remove the rows also after Ctrl-C, so that no other thread writes them later
@@ -368,7 +370,7 @@ class Journal:
             self._forget(append)
 
     def _forget(self, append: "_Append") -> None:
-        with contextlib.suppress(ValueError):  # another thread may have removed the entry already
+        with contextlib.suppress(ValueError):  # another thread may have removed this call already
             self._in_flight.remove(append)
 
     def _write_together(self, group: Sequence["_Append"]) -> None:
@@ -413,7 +415,7 @@ class Journal:
             self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
 
     def _accepted_before(self, append: "_Append") -> Accepted | None:
-        """Return the position of the rows in `append` if they were added with the same key before, else None.
+        """Return the position of the rows of a call of `append` if they were added with the same key before; else None.
 
         Raises:
           OnlineError: other rows were added with this key before.

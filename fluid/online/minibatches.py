@@ -82,7 +82,7 @@ class JournalMinibatches:
         self.split = split
         self.journal = journal
         self._rows = rows
-        # a cache of the unpacked entries that were read last; they may also hold rows after the last span
+        # a cache of the journal entries that were unpacked last; they may also hold rows of later minibatches
         self._known: list[_UnpackedEntry] = []
 
     def is_there(self, number: int) -> bool:

@@ -426,7 +426,7 @@ class OnlineTrainer(KnownAttributes):
         return Folder(folder, read_only=True).steps() if folder.is_dir() else []
 
     def _drop(self) -> None:
-        """Delete rows that no checkpoint needs: the rows before the last minibatch of the oldest checkpoint."""
+        """Delete journal rows that no checkpoint needs: the rows before the last minibatch of the oldest checkpoint."""
         saved = self._saved()
         if saved:
             self._journal.drop(self._split.start(max(saved[0] - 1, 0)))

@@ -29,7 +29,8 @@ class Control:
 
     Args:
       trainer: the Trainer for the first `start`.
-      make: a function that returns a Trainer for each later `start`, which continues from the newest checkpoint.
+      make: a function that returns a new Trainer for each later `start`; this Trainer continues from the newest
+        checkpoint.
       minibatches: the minibatches of the journal.
       handlers: handlers of the training.
       after_step: called in the thread after each step with the number of steps done.
@@ -244,7 +245,7 @@ class _Left(Exception):
 
 
 class _AfterStep(Handler):
-    """A handler that records the last step and its outputs in a Control."""
+    """A handler that records the last step and its outputs in a Control, the controller of the training thread."""
 
     def __init__(self, control: Control, then: Callable[[int], None]):
         self._control = control

@@ -139,7 +139,7 @@ class FtrlState(NamedTuple):
     """The optimizer state of Ftrl.
 
     `count` is the number of completed updates, `squared` the sum n of squared gradients, and `linear` the linear term z
-    of the formula.
+    of the FTRL formula.
     """
 
     count: Any

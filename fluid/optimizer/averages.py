@@ -37,7 +37,7 @@ class Wrapper(Minimizer):
       inner_optimizer: a fluid optimizer or an optax transformation.
     """
 
-    inner_optimizer: Any  # an OptimizerLike as argument; __post_init__ converts it to a Minimizer
+    inner_optimizer: Any  # the argument is an OptimizerLike; `__post_init__` converts it to a Minimizer
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner_optimizer", as_optimizer(self.inner_optimizer))
@@ -57,7 +57,7 @@ class Wrapper(Minimizer):
         return replaced(self, inner_optimizer=self.inner_optimizer.at_rate(rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """Return a copy of this wrapper whose inner optimizer clips gradients by `clip` of `fluid.clip`."""
+        """Return a copy of this wrapper whose inner optimizer clips gradients by `clip`, an object of `fluid.clip`."""
         return replaced(self, inner_optimizer=self.inner_optimizer.clipped_by(clip))
 
     @property
@@ -85,7 +85,9 @@ class Wrapper(Minimizer):
         raise NotImplementedError
 
     def rule(self) -> optax.GradientTransformation:
-        """Return an optax transformation: the inner optimizer, then `after`. It ignores ParamAttr settings."""
+        """Return an optax transformation that updates by the inner optimizer, then calls `after`.
+
+        The transformation ignores the settings of every ParamAttr."""
         return self.one_update({})
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
@@ -285,7 +287,7 @@ class Average:
     def restore(self, target: Any) -> None:
         """Restore the parameters that `apply(target, need_restore=False)` has replaced by their averages.
 
-        Another Average object with equal settings may have made the call of `apply`.
+        The call of `apply` may also come from another Average object with equal settings.
 
         Args:
           target: a Session, or a Trainer.
@@ -307,7 +309,7 @@ class ExponentialState(NamedTuple):
 
     Attributes:
       count: the number of completed updates.
-      weight: the sum of the weights of the parameters after each update.
+      weight: the sum of the weights in `total`.
       total: for each parameter, the weighted sum of its values after each update.
     """
 
@@ -466,14 +468,14 @@ class ModelAverage(Average):
         )
 
     def step(self, state: WindowState, params: Any) -> WindowState:
-        """Return the next state: add the parameters to the current window, and begin a new window if it is complete."""
+        """Return the next state: add the parameters to the current window; begin another if the window is complete."""
         count = state.count + 1
         size = state.size + 1
         mean = jax.tree.map(lambda m, p: (m + (p - m) / size).astype(m.dtype), state.mean, params)
         wanted = jnp.minimum(self.max_average_window, jnp.floor(count * self.average_window_rate))
         full = (size >= self.min_average_window) & (size >= wanted)
-        # A new window starts with a mean of 0. If it started with the mean of the previous window, a NaN in this mean
-        # would stay forever.
+        # A new window starts with a mean of 0. If the window started with the mean of the previous window, a NaN in
+        # that mean would stay forever.
         ended = WindowState(count, jnp.zeros_like(size), optax.tree.zeros_like(mean), size, mean)
         continued = WindowState(count, size, mean, state.old_size, state.old_mean)
         return jax.tree.map(lambda a, b: jnp.where(full, a, b), ended, continued)
@@ -507,7 +509,7 @@ class Averaged(Wrapper):
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
     """Return the state of `average` inside the optimizer state `slots`; None if the optimizer does not compute it."""
-    # Loss scaling and, if `accumulate_steps` > 1, `accumulate` wrap the optimizer states of all Wrappers: unwrap them.
+    # Loss scaling and gradient accumulation store the optimizer state in a state of their own: take it out first.
     if isinstance(slots, Scaled):
         slots = slots.inner
     if isinstance(slots, Accumulated):

@@ -145,7 +145,7 @@ class Minimizer:
         raise NotImplementedError
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """Return a copy that clips gradients by `clip` of `fluid.clip`; if the optimizer has a clip, change nothing."""
+        """Return a copy that clips gradients by `clip`, an object of `fluid.clip`; if it has a clip, change nothing."""
         return self
 
     def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
@@ -265,7 +265,7 @@ class Optimizer(Minimizer):
                 f"{kind}(regularization={self.regularization!r}): expected a decay, as in "
                 f"regularization=fluid.regularizer.L2Decay(1e-4)"
             )
-        for name in ("beta1", "beta2"):  # for an optimizer without these settings, the check uses 0.0, which is valid
+        for name in ("beta1", "beta2"):  # an optimizer without these settings gets 0.0, which is valid
             decay = getattr(self, name, 0.0)
             if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) < 1:
                 raise errors.ArgumentError(

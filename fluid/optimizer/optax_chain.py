@@ -33,7 +33,7 @@ class Accumulated(NamedTuple):
 
 
 def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
-    """Return an optax transformation that multiplies the updates of `scale` by the negative learning rate."""
+    """Return `scale`, an optax transformation, followed by a multiplication by the negative learning rate."""
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
@@ -79,7 +79,8 @@ def replaced(optimizer: Kind, **settings: Any) -> Kind:
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
     """Return the `mask` argument of weight decay in optax: a function from parameters to a bool for each name.
 
-    The bool is False, which means no weight decay, if `exclude` returns True. If `exclude` is None, return None.
+    The bool is False, which means no weight decay, if `exclude` returns True for the parameter. If `exclude` is None,
+    all parameters decay, and the function returns None.
     """
     if exclude is None:
         return None
@@ -146,7 +147,8 @@ def _part(state: Any, shapes: Any) -> Any:
     """Return the leaves of an optimizer state `state` for some parameters, in the structure of `shapes`.
 
     Raises:
-      ArgumentError: a leaf has another shape in `state`, because it belongs to all parameters and not to one.
+      ArgumentError: a leaf has another shape in `state`, because the leaf belongs to all parameters and not to a single
+        one.
     """
     known = dict(jax.tree_util.tree_leaves_with_path(state))
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)

@@ -43,7 +43,7 @@ class DividedTable:
         return self._mapped(read, array, ids)
 
     def beside(self, values: Any) -> Any:
-        """Repeat values `[n, ...]` for each shard, as an array `[shards * n, ...]` with the sharding of `read`."""
+        """Repeat values `[n, ...]` for each shard: an array `[shards * n, ...]`, sharded like a result of `read`."""
         spec = self._sharding.spec
         known = PartitionSpec(None, *spec[1:])
         mapped = jax.shard_map(
@@ -80,14 +80,14 @@ class DividedTable:
         return mapped(*arrays)
 
     def _here(self, mine: Any, ids: Any) -> Any:
-        """Convert row ids of the table to row indices in this device's shard; indices outside of it are ignored."""
+        """Convert row ids of the table to indices in this device's shard; indices outside the shard are ignored."""
         return ids - jax.lax.axis_index(self._sharding.spec[0]) * mine.shape[0]
 
 
-# Operations whose results are computed again in the backward pass: the gather, and the operations that layers apply
-# directly to a parameter, whose results are as large as the parameter. `checkpoint_name` is no alternative: it stores
-# its input, the gathered copy. Inside a `jax.jit` with `out_shardings`, it makes a pipeline gather twice as often
-# (jax 0.10.2).
+# Operations whose results are computed again in the backward pass: the gather itself, and operations that layers apply
+# directly to a parameter, whose results are as large as the parameter. `checkpoint_name` would be no alternative: it
+# stores its input, the gathered copy. Also, inside a `jax.jit` with `out_shardings`, a pipeline with `checkpoint_name`
+# gathers twice as often (jax 0.10.2).
 _NOT_KEPT = {
     primitives.sharding_constraint_p,
     primitives.convert_element_type_p,
@@ -98,7 +98,7 @@ _NOT_KEPT = {
 
 
 class _Gathered(NamedTuple):
-    """The sharding of a parameter before and after it is gathered over "fsdp".
+    """The sharding of a parameter before and after it is gathered over the mesh axis "fsdp".
 
     Attributes:
       parts: the mesh axes that divide each dimension before the gather.
@@ -124,7 +124,7 @@ class MeshGathering:
         self._gathered: dict[str, _Gathered] = {}
 
     def add(self, program: Program) -> None:
-        """Register the parameters of a program to gather: all that are divided over "fsdp", except embedding tables."""
+        """Register all parameters that the mesh axis "fsdp" divides, except embedding tables, for `gather`."""
         for name, spec in (program.parameters | program.states).items():
             entries = tuple(self._parameters.sharding(name).spec)
             if name not in program.lookups and FSDP in jax.tree.leaves(entries):
@@ -134,11 +134,12 @@ class MeshGathering:
                 self._gathered[name] = _Gathered((*entries, *rest), (*whole, *rest), stack_depth(spec) > 0)
 
     def gather(self, name: str, array: Any) -> Any:
-        """Gather a parameter over "fsdp", inside a compiled step. Return a stack of parameters of blocks unchanged.
+        """Gather a parameter over the mesh axis "fsdp", inside a compiled step. Return a stack unchanged.
 
         Args:
           name: the name of the parameter.
-          array: the parameter, a stack, or the slice of a stack for one block, which is gathered.
+          array: the parameter, which is gathered; or a stack of the parameters of several blocks, which is not; or the
+            slice of a stack for one block, which is gathered.
         """
         found = self._gathered.get(name)
         if found is None or (found.is_stack and array.ndim == len(found.parts)):

@@ -169,7 +169,8 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
       arrays: the device of each parameter, state and optimizer state, by variable.
       default: the device of equations without a guard or an input with a device.
     """
-    fixed = dict(arrays)  # values computed only from parameters are added, and count as parameters
+    # values that are computed only from parameters are added below: for the choice of devices they count as parameters
+    fixed = dict(arrays)
     moving: dict[Any, jax.Device] = {}
     found = []
     for equation in jaxpr.eqns:
@@ -186,7 +187,7 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
 
 
 def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_DeviceEquations]:
-    """Group the equations into parts, each for one device. A part takes all equations that can run at its time."""
+    """Group equations into parts, each for one device. A part gets all equations that need no result of later parts."""
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))
     while waiting:
@@ -205,7 +206,7 @@ def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_DeviceEquations]:
     for device, equations in reversed(groups):
         made = dict.fromkeys(
             v for equation in equations for v in equation.outvars
-        )  # `made` is a dict, because a set has no fixed order
+        )  # `made` is a dict instead of a set, because a set has no fixed order
         read = dict.fromkeys(v for equation in equations for v in equation.invars if not is_literal(v))
         reads, makes = [v for v in read if v not in made], [v for v in made if v in needed]
         needed.update(reads)

@@ -104,7 +104,8 @@ class OnMesh:
         self.parameters = ParameterShardings(mesh, rules)
         self.gathering = MeshGathering(self.parameters)
         self._everywhere = NamedSharding(mesh, PartitionSpec())
-        # With several processes, results are replicated on each device. With one process, XLA chooses their sharding.
+        # With several processes, results are replicated on each device. With one process, XLA chooses the sharding of
+        # results.
         self._results = self._everywhere if mesh.is_multi_process else None
 
     def add(self, program: Program) -> None:
@@ -175,7 +176,7 @@ class OnMesh:
         return lambda arrays, feeds, *rest: jitted(arrays, self.take(feeds), *rest)
 
     def _on_mesh(self, step: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Wrap a pure step so that it divides the rows of feeds among devices, and layers can read the mesh axes.
+        """Wrap a pure step so that it divides the rows of feeds among devices, and its layers can read the mesh axes.
 
         Args:
           step: a pure step.

@@ -119,7 +119,7 @@ def work_of(text: str) -> Work:
 
 
 class _Counter:
-    """A counter of the FLOPs and the communication of each computation (function) of a compiled module."""
+    """A counter of the FLOPs and the communication of each computation (function) of a compiled HLO module."""
 
     def __init__(self, computations: Mapping[str, list[Instruction]]):
         self._computations = computations
@@ -169,7 +169,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str) -> int:
-    """Return the index after the parenthesis that closes the first character "("; without one, the length of `text`."""
+    """Return the index after the parenthesis that closes the "(" at the start of `text`; else the length of `text`."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -179,14 +179,14 @@ def _closing(text: str) -> int:
 
 
 def _called(instruction: Instruction) -> list[str]:
-    """Return the names of the computations that an instruction calls, except the scalar computation of a reduction."""
+    """Return the computations that an HLO instruction calls, by name; not the scalar function of a reduction."""
     if instruction.kind not in ("call", "fusion", "while", "conditional", "async-start", "custom-call"):
         return []
     return [name.strip().lstrip("%") for found in _CALLED.findall(instruction.rest) for name in found.split(",")]
 
 
 def _own(instruction: Instruction, shapes: Mapping[str, str]) -> Work:
-    """Return the FLOPs and communication of an instruction itself, without the computations that it calls."""
+    """Return the FLOPs and communication of an HLO instruction itself, without the computations that it calls."""
     kind = instruction.kind.removesuffix("-start")
     if kind in _SENT:
         size = _bytes(instruction.shape)
@@ -208,7 +208,7 @@ def _own(instruction: Instruction, shapes: Mapping[str, str]) -> Work:
 
 
 def _group(rest: str) -> int:
-    """Return the number of devices in each group of a collective, from its attributes; 2 if they do not name groups."""
+    """Return the number of devices in each group of a collective, from its attributes; 2 if no groups are given."""
     found = _GROUPS.search(rest)
     if found is None:
         return 2
@@ -227,7 +227,7 @@ def _dimensions(shape: str) -> list[int]:
 
 
 def _bytes(shape: str) -> float:
-    """Return the total number of bytes of the arrays in the text of a shape, such as "(f32[2,3], s32[])"."""
+    """Return the total number of bytes of the arrays that a shape text lists, such as "(f32[2,3], s32[])"."""
     return sum(
         math.prod(int(size) for size in sizes.split(",") if size) * _width(dtype)
         for dtype, sizes in _ARRAY.findall(shape)

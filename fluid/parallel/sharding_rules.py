@@ -35,8 +35,8 @@ from fluid.param_attr import Shardings
 # The shape and the PartitionSpec of each parameter, by name.
 Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
 
-# Minimum number of elements of an array that is divided over "fsdp": for smaller arrays the saved memory is not worth
-# the time of an all-gather.
+# Minimum number of elements of an array that is divided over the mesh axis "fsdp": for smaller arrays the saved memory
+# is not worth the time of an all-gather.
 _SMALL = 4096
 
 
@@ -130,7 +130,7 @@ class ShardingRules:
         return self._divided(shape, table=False)
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:
-        """Return the mesh axes over which the stack dimensions of a parameter of `layers.repeat` are divided."""
+        """Return the mesh axes that divide those dimensions of a parameter that count the blocks of `layers.repeat`."""
         stack = stack_axes(spec)
         owner = f"layers.repeat(pipeline=) of {name}"
         axes = axes_of(owner, stack, self._mesh.shape)
@@ -146,7 +146,7 @@ class ShardingRules:
         beside: PartitionSpec = PartitionSpec(),  # noqa: B008
         depth: int = 0,
     ) -> PartitionSpec:
-        """Add the axis "fsdp" to a PartitionSpec `beside`, at a dimension that is divisible and not divided yet.
+        """Add the mesh axis "fsdp" to a PartitionSpec `beside`, at a dimension that is divisible and not divided yet.
 
         If there is no such dimension, or the array is small, return `beside` unchanged. The first `depth` dimensions
         are never divided: they number the blocks of a stack, which run one after the other.

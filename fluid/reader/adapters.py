@@ -194,7 +194,7 @@ class Minibatches:
         self._compact = False
 
     def compact(self) -> None:
-        """Yield compact minibatches in the next passes, which are faster to copy to a single device.
+        """Yield compact minibatches in the next passes, because they are faster to copy to a single device.
 
         If the data set is on the device, the minibatches are `on_device.RowNumbers`, which hold row numbers. Small
         minibatches that are copied at once are `JointMinibatch` objects. All other minibatches do not change.
@@ -227,7 +227,7 @@ class Minibatches:
         return self.reader.batch_size
 
     def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Return the sharding of the data set on `device`, if the minibatches are its row numbers; else None."""
+        """Return the sharding of the data set on `device`, if minibatches hold its row numbers; else None."""
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
@@ -277,8 +277,8 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
       source: a Reader, a function that returns an iterable, or an iterable: a list of minibatches, a torch
         `DataLoader`, a Grain loader (its own iterator state is used), a Hugging Face data set.
       in_order_for: the use of the minibatches, for one warning of a reader whose order changes the results. "predict"
-        and "test" return rows, so each shuffling reader warns. "means" is a test that returns numbers only, so a reader
-        warns if it shuffles and leaves rows out. None, for a training, never warns.
+        and "test" return rows, so each shuffling reader warns. "means" is a test that returns only means over all
+        rows, so a reader warns if it shuffles and leaves rows out. None, for a training, never warns.
 
     Returns:
       Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
@@ -325,7 +325,7 @@ _OTHER = {
         "shuffling"
     ),
 }
-"""The second half of the warning about a reader that shuffles, by the argument `in_order_for` of `minibatches`."""
+"""The second half of the warning about a reader that shuffles, for each value of the argument `in_order_for`."""
 
 
 def _shuffles(reader: Reader, method: str) -> str:
@@ -357,9 +357,12 @@ def _shuffles(reader: Reader, method: str) -> str:
 
 
 def _leaves_out(stage: Mapping[str, Any]) -> bool:
-    """Return whether a stage of a reader's plan drops a last, shorter minibatch.
+    """Return whether a reader decorator drops the last, shorter minibatch, according to its arguments in `stage`.
 
-    A stage with `drop_last` drops rows, except `arrays` whose number of rows is a multiple of the batch size.
+    A decorator with `drop_last` drops rows, except `arrays` if the number of rows is a multiple of the batch size.
+
+    Args:
+      stage: the name and arguments of one decorator, or of `arrays`, as a dict.
     """
     return bool(stage.get("drop_last")) and ("arrays" not in stage or stage["arrays"] % stage["batch"] > 0)
 
@@ -392,7 +395,7 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 
 def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Return the rows of a column that a slice or an array of row numbers selects."""
+    """Return some rows of a column; `rows` is a slice or an array of row numbers."""
     # `ndarray.take` is faster than indexing for long rows.
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 

@@ -26,13 +26,13 @@ _FAILED = "failed"
 _PATIENCE = 1.0
 
 
-# The passes whose threads run. `end_all` ends the threads before Python exits: a thread that is still inside another
-# library would crash at the exit.
+# The passes with running threads. `end_all` ends the threads before Python exits: a thread that still runs code of
+# another library would crash at the exit.
 _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 
 
 class Ahead:
-    """A group of threads that read the rows of one pass ahead and apply the mapper to them, with their shared state.
+    """A group of threads that read the rows of one pass ahead and apply the mapper to each row.
 
     Args:
       open_rows: returns the generator of the rows; called once, in one of the threads.
@@ -152,7 +152,7 @@ class Ahead:
             self.tickets.put(False)
 
     def leave(self) -> None:
-        """Count this thread as ended; the last thread to end closes the generator of the rows."""
+        """Record that this thread has ended; the last thread to end closes the generator of the rows."""
         with self.lock:
             self.active -= 1
             last = self.active == 0

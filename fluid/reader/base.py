@@ -45,15 +45,16 @@ class Reader:
 
     Args:
       iterate: a generator function of `(epoch, start)`: yields the rows of a pass from row number `start` on.
-      plan: JSON that determines the order of the rows; a reader restores only positions of readers with an equal plan.
+      plan: nested JSON with the arguments, such as the seed, on which the order of the rows depends. A reader restores
+        only positions of readers with an equal plan.
       in_blocks: a function of `(size, wanted)` that returns another `iterate`. That function divides the rows into
         blocks of `size` rows, skips the work on rows outside `wanted`, and may yield the placeholder ELSEWHERE for each
         of these rows.
       divided: a function of `wanted` that returns another `iterate` of minibatches. Rows outside `wanted` may be
         replaced by any rows.
-      numbers: another `iterate`, which yields `on_device.Rows` instead of minibatches, for data on the device.
-      parts: another `iterate`, which yields `adapters.Part` instead of minibatches, if several minibatches are copied
-        at once.
+      numbers: another `iterate`, which yields `on_device.RowNumbers` instead of minibatches, for data on the device.
+      parts: another `iterate`, which yields `adapters.JointMinibatch` instead of minibatches, if several minibatches
+        are copied at once.
       batch_size: the number of rows of each minibatch, except a shorter last one; None if unknown.
 
     Attributes:
@@ -189,7 +190,7 @@ class Pass(Iterator[Any]):
         self._rows = iterate(epoch, start)
         self._failed = False
         # Only the latest pass moves the position of the reader. The reader recognizes this pass by a token: a reference
-        # to the Pass itself would keep it and its threads alive after its user has dropped it.
+        # to the Pass would keep the Pass and its threads alive after the user has dropped the Pass.
         self._token = object()
         reader._latest = self._token
 
@@ -426,7 +427,10 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
 
 
 def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the dicts in the plan of a reader, one for each decorator, the outermost decorator first.
+    """Yield the arguments of each decorator of a reader, as dicts, the outermost decorator first.
+
+    Args:
+      plan: nested JSON with the decorators of a reader and their arguments, see `Reader`.
 
     Example:
       >>> list(stages({"batch": 2, "of": {"shuffle": 10, "of": "rows"}}))
@@ -440,14 +444,18 @@ def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def seeded_maps(plan: Any) -> int:
-    """Return the number of `map` and `xmap` decorators with a seed in the plan of a reader."""
+    """Return the number of `map` and `xmap` decorators with a seed in `plan`, the JSON of a reader's decorators."""
     return sum("map" in stage and "seed" in stage for stage in stages(plan))
 
 
 def _changed_files(saved: Any, plan: Any) -> list[str]:
-    """Return the names of files that are new, absent or changed in the current plan, compared with a saved plan.
+    """Return the names of files that were added, removed or changed since a position of the reader was saved.
 
-    Plans of `reader.files` record the size, version or date of each file.
+    Both arguments are plans: JSON that describes a reader and, for each of its files, the size and version or date.
+
+    Args:
+      saved: the plan in the saved position.
+      plan: the plan of the current reader.
     """
     if isinstance(saved, Mapping) and isinstance(plan, Mapping) and saved.keys() == plan.keys():
         pairs = [(saved[key], plan[key]) for key in plan]
@@ -462,7 +470,7 @@ def _changed_files(saved: Any, plan: Any) -> list[str]:
 
 
 def _brief(plan: Any) -> Any:
-    """Return a short form of a reader's plan for an error message: file names are replaced by their number."""
+    """Return a short form of `plan`, the JSON of a reader, for messages: the number of files, not their names."""
     if isinstance(plan, list):
         return [_brief(part) for part in plan]
     if not isinstance(plan, Mapping):
@@ -474,5 +482,5 @@ def _brief(plan: Any) -> Any:
 
 
 def named(source: Any) -> str:
-    """Return a name for messages of an object that a user passed as reader: its qualified name, or else its class."""
+    """Return the name of a user's reader for error messages: its qualified name, or else the name of its class."""
     return getattr(source, "__qualname__", None) or f"a {type(source).__name__}"

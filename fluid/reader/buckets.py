@@ -58,7 +58,7 @@ class _Need(NamedTuple):
     """The minimum padded sizes of a minibatch, for the sequences whose padding `Buckets` chooses.
 
     Attributes:
-      key: the fixed sizes of the minibatch, which `Buckets` does not choose, as text; above all the batch size.
+      key: the sizes of the minibatch that `Buckets` does not choose, above all the batch size, as text.
       sizes: the minimum sizes.
       places: `(feed name, level)` of each number in `sizes`.
       rows: the batch size.
@@ -99,8 +99,8 @@ class _Seen:
       growths: the number of shapes that were added because no shape held the minibatch.
       coming: the sizes that the rows announced by `expect` need, by the text of `(feed name, level)`.
       together: the number of minibatches announced by `expect`.
-      savings: for each finer shape, the padding it would have saved since a shape was last added. The unit is the cost
-        of a minibatch of the largest shape.
+      savings: for each finer (smaller) shape, the padding that it would have saved since a shape was last added. The
+        unit is the cost of a minibatch of the largest shape.
       real: the number of steps of data since the last `take_steps`.
       fed: the number of steps of data and padding since the last `take_steps`.
     """
@@ -125,8 +125,8 @@ class Buckets:
       specs: the declarations of the feeds by name.
       buckets: sizes to pad to: a list for all sequences, or a dict of lists by name. For nested sequences, a list is
         for the inner sequences, and a pair of lists for both levels. None chooses sizes from the data.
-      max_compilations: the maximum number of chosen shapes, at least 1. Minibatches whose lengths keep growing, for
-        example of sorted data, may take some more. None ignores earlier minibatches: sizes are powers of two.
+      max_compilations: the maximum number of chosen shapes, at least 1. If the rows become longer and longer, for
+        example in sorted data, a few more shapes are added. None always rounds sizes up to powers of two.
       price: the cost of a compilation, expressed as a number of time steps of one row that take as long to compute.
 
     Raises:
@@ -245,7 +245,7 @@ class Buckets:
         }
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
-            # `given` holds the sizes of the minibatch that `_choose` does not change. As text, they become `_Need.key`.
+            # `given` holds the sizes of the minibatch that `_choose` does not change. Their text becomes `_Need.key`.
             given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
             least = tuple(needs[n][i] for n, i in places)
             chosen = self._choose(_Need(repr(given), least, places, values[places[0][0]].shape[0]))
@@ -254,7 +254,7 @@ class Buckets:
         return {n: tuple(found) for n, found in sizes.items()}
 
     def _rung(self, name: str, level: int, value: Any, need: int, where: str) -> int | None:
-        """Return the smallest of the user's buckets that is at least `need`; None if the level has no buckets.
+        """Return the smallest of the user's buckets (sizes) that is at least `need`; None if the level has no buckets.
 
         Args:
           name: the name of the feed.
@@ -296,9 +296,10 @@ class Buckets:
         return self._refine(need, best, whole, price) if usual else best
 
     def _soon_needed(self, need: _Need) -> Sizes | None:
-        """Return a shape for the announced rows and this minibatch, if it costs less than one more compilation.
+        """Return a padded shape that holds the longest row announced by `expect`, or None.
 
-        Return None if the shape costs more, or does not hold the minibatch.
+        Return None if all announced minibatches, padded to this shape, cost more than one compilation, or if the shape
+        is too small for the current minibatch.
         """
         seen = self._seen
         coming = tuple(seen.coming.get(str(place), 0) for place in need.places)
@@ -307,9 +308,9 @@ class Buckets:
         return shape if worth_it and need.fits(coming) else None
 
     def _grow(self, need: _Need, longest: Sizes, usual: bool) -> Sizes:
-        """Add a shape that holds all data so far, and return the shape.
+        """Add a padded shape that holds this minibatch, and return the shape.
 
-        The choices for one feed and 8 compilations; the first row of the table that applies decides:
+        The choices for one feed and at most 8 compilations; the first row of the table that applies decides:
 
         | minibatch | new shape | example |
         |---|---|---|
@@ -340,9 +341,10 @@ class Buckets:
         return shape
 
     def _refine(self, need: _Need, best: Sizes, whole: int, price: float) -> Sizes:
-        """Record the padding that finer shapes would save; add the best shape once it saves a compilation.
+        """Record how much padding each finer (smaller) shape would have saved; add the best one once it pays off.
 
-        Return the shape for this minibatch: `best`, or the added shape if it costs less.
+        A finer shape pays off once the padding that it would have saved costs at least as much as a compilation.
+        Return the shape for this minibatch: the added shape if it holds the minibatch with less padding, else `best`.
 
         Args:
           need: the sizes that the minibatch needs.
@@ -352,7 +354,8 @@ class Buckets:
         """
         seen = self._seen
         budget = self._budget or 0
-        # Reserve one shape for longer rows, and one for a short last minibatch until the first one was read.
+        # Of the allowed shapes, reserve one for longer rows, and another one for a short last minibatch until such a
+        # minibatch has been read.
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
@@ -366,8 +369,8 @@ class Buckets:
         if seen.savings[finest] < price:
             return best
         seen.savings = {}
-        # `finest` was recorded for minibatches with another number of sequences on the host, so it does not fit this
-        # minibatch.
+        # `finest` was recorded for minibatches with another number of feeds whose sequences are on the host, so it does
+        # not fit this minibatch.
         if len(finest) != len(need.sizes):
             return best
         seen.shapes.append((need.key, finest))
@@ -381,20 +384,20 @@ def _holds(sizes: Sizes, need: Sizes) -> bool:
 def _fine(need: Sizes) -> Sizes:
     """Round sizes up to a grid that is finer than powers of two.
 
-    The grid divides the distance between two powers of two into four steps, or eight steps above 64. Each size in a
-    shape after the second halves the number of steps, down to one step.
+    The grid divides the distance between two powers of two into four steps, or eight steps above 64. A shape of three
+    sizes has half as many steps, a shape of four sizes a quarter, and so on, but at least one step.
     """
     return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, len(need))) for n in need))
 
 
 def _step(size: int, count: int) -> int:
-    """Return the step of the grid of padded sizes around `size`, for shapes that consist of `count` sizes."""
+    """Return the distance between allowed padded sizes near `size`, for shapes that consist of `count` sizes."""
     parts = max((4 if size <= 64 else 8) >> max(count - 2, 0), 1)
     return max((padded_time(size) // 2) // parts, 1)
 
 
 def padding_of(buckets: Iterable[Buckets]) -> float | None:
-    """Return the fraction of padding among all steps that `buckets` padded since the last call; None without steps."""
+    """Return the fraction of padding in the steps that `buckets` padded since the last call; None if there are none."""
     steps = [each.take_steps() for each in buckets]
     fed = sum(count for _, count in steps)
     return 1 - sum(count for count, _ in steps) / fed if fed else None

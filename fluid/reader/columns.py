@@ -129,7 +129,7 @@ def add_outliers(value: Any, count: int) -> np.ndarray:
 
 
 def is_sample(spec: FeedSpec, value: Any) -> bool | None:
-    """Return whether a value is one sample of a feed, not a batch; None if its shape fits both.
+    """Return whether a value is one sample of a feed (True) or a batch (False); None if its shape fits both.
 
     Args:
       spec: the declaration.

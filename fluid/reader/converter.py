@@ -16,16 +16,16 @@ from fluid.reader.on_device import Resident, RowFeed, RowNumbers
 
 
 class Separate(NamedTuple):
-    """The minibatches of one step of a Population, one for each member, in the order of the members."""
+    """The minibatches of one step of a Population (trainings that run in parallel), one for each of its trainings."""
 
     minibatches: tuple[Any, ...]
 
 
 class Destination(Protocol):
-    """The engine of the Session that receives the feeds.
+    """The engine of a Session, the object that runs its programs and receives the feeds.
 
     Attributes:
-      layout: the devices of the feeds.
+      layout: the devices to which feeds are copied.
       nans: the check that warns of NaN in feeds.
     """
 
@@ -34,7 +34,7 @@ class Destination(Protocol):
 
     @property
     def members(self) -> int | None:
-        """The number of members of a population; None for a single training."""
+        """The number of trainings in a Population, which runs them in parallel; None for a single training."""
 
 
 class Converter:
@@ -69,8 +69,8 @@ class Converter:
         self._others = others
         self._rows_of = next(iter(self.feeder.batched), None)
         self._columns: dict[int, dict[str, Any]] = {}  # columns on the device, by the `id()` of their data set
-        # `_together` holds the arrays `together` of the last Part. `_checked` is the checked feed of these arrays; None
-        # if the check has failed.
+        # `_together` holds the arrays of the last JointMinibatch, which contain several minibatches. `_checked` is the
+        # checked feed of these arrays; None if the check has failed.
         self._together: Any = None
         self._checked: dict[str, np.ndarray] | None = None
 
@@ -114,7 +114,7 @@ class Converter:
         return self._to.layout.take(feed)
 
     def _part(self, part: JointMinibatch, index: int) -> Mapping[str, Any]:
-        """Return the feed of one Part; all minibatches that share the arrays `part.together` are checked at once.
+        """Return the feed of a minibatch whose arrays also hold the next minibatches; all of these are checked at once.
 
         If this check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
         """
@@ -127,14 +127,14 @@ class Converter:
         feed = {name: array[first:end] for name, array in self._checked.items()}
         self.feeder.sorted.look(feed)
         if self._to.layout.device.platform == "cpu":
-            return feed  # these arrays need no copy: no other code refers to them
+            return feed  # a CPU device needs no copy, because no other code changes these arrays
         return self._to.layout.take(feed)
 
     def _check(self, together: Any) -> dict[str, np.ndarray] | None:
         rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
         try:
             feed = self.feeder.feed(self._own(together))
-        except Exception:  # ignores every exception: the check of the single minibatch raises it again
+        except Exception:  # every exception is ignored here: the check of the single minibatch raises it again
             return None
         if self._to.nans.found(self.feeder.specs, feed):
             return None
@@ -158,7 +158,7 @@ class Converter:
         return there
 
     def _separate(self, minibatches: Sequence[Any], index: int) -> Mapping[str, Any]:
-        """Return one feed for the minibatches of all members of a Population: arrays `[batch, members, ...]`."""
+        """Return one feed for the minibatches of all trainings (members) of a Population: `[batch, members, ...]`."""
         members = self._to.members
         if len(minibatches) != members:
             raise errors.FeedError(
@@ -207,7 +207,7 @@ def examples_in(specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> int:
 
 
 def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
-    """Stack the arrays of all members for one feed along axis 1, after the batch axis; along axis 0 for scalars."""
+    """Stack one feed's arrays of all trainings in a Population along axis 1, after the batch; scalars along axis 0."""
     shapes = {np.shape(array) for array in arrays}
     if len(shapes) > 1:
         raise errors.FeedError(

@@ -1,4 +1,4 @@
-"""Tables: encode raw rows of a DataFrame as feeds, by vocabularies and scales that the training rows have."""
+"""Tables: encode raw rows of a DataFrame as feeds, with vocabularies and scales computed from the training rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 class Scale(NamedTuple):
-    """The encoding of a column of numbers: `(value - shift) / scale`; `fill` replaces a missing value."""
+    """An encoding of a column of numbers: `(value - shift) / scale`; `fill` replaces each missing value."""
 
     fill: float
     shift: float
@@ -43,8 +43,8 @@ class Table:
     - A label of text, of booleans or of a column in `categories` becomes the index of its class, from 0 on. Another
       label stays a number, and is not scaled.
 
-    `Table.fit` learns a Table from the training rows. A program that calls `fluid.nets.table_features` carries its
-    Table, which `save_params`, checkpoints and exported models keep beside the parameters.
+    `Table.fit` computes a Table from the training rows. A program that calls `fluid.nets.table_features` refers to its
+    Table. `save_params`, checkpoints and exported models store this Table beside the parameters.
 
     Attributes:
       numbers: a Scale for each column of numbers, by name.
@@ -81,7 +81,7 @@ class Table:
         class_weight: str | Mapping[Any, float] | None = None,
         min_count: int = 1,
     ) -> Table:
-        """Learn the vocabularies, the scales and the classes of training rows.
+        """Compute a Table, with vocabularies, scales and classes, from the training rows.
 
         Args:
           rows: a DataFrame, or columns `[rows]` by name.
@@ -256,8 +256,8 @@ def frame(
 ) -> Reader:
     """Read a table of raw rows as minibatches of the feeds `numbers`, `categories`, `label` and `weight`.
 
-    The reader of the training rows learns their vocabularies and scales, see `Table`. Readers of other rows take its
-    Table: `fluid.reader.frame(test_rows, table=reader.table)`. All rows are held in memory.
+    The reader of the training rows computes vocabularies and scales from these rows, see `Table`. Readers of other rows
+    need this Table: `fluid.reader.frame(test_rows, table=reader.table)`. All rows are held in memory.
 
     Args:
       rows: a DataFrame, columns `[rows]` by name, or the path of a file that ends in ".csv" or ".parquet", which pandas
@@ -467,7 +467,7 @@ def _check_rows(wrong: np.ndarray, what: str, column: np.ndarray) -> None:
 
 
 def _scale(name: str, column: np.ndarray, normalize: bool) -> Scale:
-    """Return the Scale (mean and deviation) with which a column of numbers is encoded."""
+    """Return the Scale of a column of numbers; without `normalize`, it only replaces missing numbers by the mean."""
     values = _floats(name, column)
     values = values[~np.isnan(values)]
     if not len(values):

@@ -353,7 +353,7 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:
-    """Replace each placeholder ELSEWHERE in a minibatch by the first row of the minibatch that this process reads."""
+    """Replace placeholders for rows of other processes by the first row of the minibatch that this process reads."""
     mine = next((row for row in minibatch if row is not ELSEWHERE), None)
     return [mine if row is ELSEWHERE else row for row in minibatch]
 
@@ -363,7 +363,9 @@ _MINIBATCHES = 100
 
 
 class Grouped(list[Any]):
-    """A list of the rows of one minibatch, with the longest row and the size of their buffer in `bucket_by_length`.
+    """A list of the rows of one minibatch from `bucket_by_length`.
+
+    That reader reads a buffer of rows, and divides the buffer into minibatches.
 
     Args:
       rows: the rows of the minibatch.

@@ -17,7 +17,7 @@ import numpy as np
 from fluid import errors
 from fluid.core import Array, FeedSpec, warn, warn_once
 
-# By the class of a declared dtype (see `class_of`): the classes of dtypes whose data may be converted to it.
+# For each class of declared dtypes, such as "float", the classes of dtypes whose data may be converted to it.
 _ACCEPTS = {
     "float": {"float", "int", "bool"},
     "int": {"int", "bool"},
@@ -27,8 +27,8 @@ _ACCEPTS = {
 # A float label may exceed its limits by `_ROUNDED` without an error, because of rounding errors.
 _ROUNDED = 1e-3
 NO_ROW = "A function of reader.map that ends without `return row` gives None"
-# float32 does not represent every integer above `_EXACT`. `_looked_at` holds the feeds that were checked for larger
-# integers.
+# float32 does not represent every integer above `_EXACT`. `_looked_at` holds the declarations of the feeds that were
+# checked for larger integers.
 _EXACT = 2**24
 _looked_at: "weakref.WeakSet[FeedSpec]" = weakref.WeakSet()
 # A minibatch of fewer than `_LEAST_ROWS` rows may hold a single class by chance, so it does not count as sorted.

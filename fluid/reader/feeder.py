@@ -21,7 +21,7 @@ FeedOrder = Sequence[str] | Mapping[str, int] | None
 
 None means the order in which the program declares its feeds."""
 
-_MOST_PERMUTED = 4  # an error message tries all orders of at most this number of feeds: 24 orders of 4 feeds
+_MOST_PERMUTED = 4  # with at most this number of feeds, an error tests all orders of the feeds: 24 for 4 feeds
 
 
 class _ByOrder(dict[str, Any]):
@@ -139,7 +139,7 @@ class Feeder:
         return self.buckets.pad(fed, where)
 
     def _expect(self, minibatch: Grouped) -> None:
-        """Announce the longest row of a `bucket_by_length` buffer to the Buckets, which choose shapes that hold it."""
+        """Announce the longest row in the buffer of `bucket_by_length`, so that the first padded shape can hold it."""
         with contextlib.suppress(errors.FluidError):  # an invalid row raises an error when its minibatch is checked
             columns = self._columns([minibatch.longest], "")
             fed = {name: read_feed(spec, columns[name]) for name, spec in self._read.items() if spec.lod_level}
@@ -157,9 +157,10 @@ class Feeder:
         return fed
 
     def _like_feeds(self) -> list[str]:
-        """Return the names of feeds with equal shapes and dtypes, so that only their order distinguishes them.
+        """Return the names of feeds with equal shapes and dtypes: a wrong order of these feeds causes no error.
 
-        Only the first group of such feeds is returned. The list is empty if this Feeder reads no feed of any group.
+        If there are several groups of such feeds, only the first group with a feed that this Feeder reads is returned.
+        The list is empty if there is no such group.
         """
         alike: dict[Any, list[str]] = {}
         for name, spec in self.specs.items():
@@ -187,7 +188,7 @@ class Feeder:
         self._alike = []
 
     def _order_told(self, columns: _ByOrder) -> str:
-        """Return a sentence for errors: which field of a tuple is read as which feed, and a `feed_order` that fits."""
+        """Return a sentence for errors: the feed of each field of a tuple, and a `feed_order` that fits the fields."""
         names = sorted(self.positions, key=self.positions.__getitem__)
         if self._order is None and all(spec.column is None for spec in self.specs.values()):
             told = f"Field 0 of the tuple is read as {names[0]!r}, because the program declares it first"
@@ -205,7 +206,7 @@ class Feeder:
         """
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
-        # skip the order `names`, which has failed
+        # the first permutation is `names` itself, which has already failed
         for order in itertools.islice(itertools.permutations(names), 1, None):
             with contextlib.suppress(errors.FluidError):
                 for position, name in enumerate(order):
@@ -234,7 +235,7 @@ class Feeder:
         return self._transposed(minibatch, where)
 
     def _holds_columns(self, minibatch: list[Any]) -> bool:
-        """Return whether a list holds columns instead of rows, like a minibatch of a torch DataLoader."""
+        """Return whether a list holds columns instead of rows, as in minibatches of a torch DataLoader."""
         if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
             return False
         if len(self.positions) > 1:  # a row of several fields would be a tuple, so each array is a column

@@ -1,4 +1,4 @@
-"""Data on the device: data sets that stay on it, and stacked feeds for compiled calls that run several steps."""
+"""Data on the device: data sets that stay on the device, and stacked feeds for compiled calls of several steps."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence

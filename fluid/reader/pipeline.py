@@ -29,7 +29,7 @@ class Position(NamedTuple):
 
     Attributes:
       reader: the state of the reader, as JSON.
-      padding: the state of the buckets, as JSON; None without sequences.
+      padding: the state of the Buckets, which choose the padded sizes of sequences, as JSON; None without sequences.
     """
 
     reader: Any
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     """A minibatch for one program, on the device; or several minibatches that one compiled call trains on.
 
     Attributes:
-      feed: arrays by name `[batch, ...]`; for several minibatches a Stack or Picks, see `fluid.reader.on_device`.
+      feed: arrays by name `[batch, ...]`; for several minibatches StackedFeeds or Picks of `fluid.reader.on_device`.
       program: index of the program.
       count: number of minibatches.
       examples: number of examples in each minibatch.
@@ -138,7 +138,7 @@ class InputPipeline:
         return Batches(self, self.source())
 
     def position(self, reader: Any = None) -> Position:
-        """Return the position after the last minibatch that was read, with the state of the buckets.
+        """Return the position after the last minibatch that was read, with the state of the padding (see `Buckets`).
 
         Args:
           reader: the state of the source, if the caller has it already; None reads it from the source.
@@ -150,7 +150,7 @@ class InputPipeline:
         return Position(self.source.state() if reader is None else reader, padding)
 
     def restore_padding(self, state: Any) -> None:
-        """Restore the state of the buckets from `Position.padding`; None leaves the buckets unchanged.
+        """Restore the state of the Buckets, which choose padded sizes, from `Position.padding`; do nothing for None.
 
         Raises:
           ArgumentError: the state has another number of programs than this pipeline.
@@ -213,7 +213,7 @@ class Batches(Iterator[Batch]):
         self._ready: deque[Batch | BaseException] = deque()
         # Minibatches that are already stacked on the device for the next compiled call; None if there are none.
         self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None
-        # Cached int32 values on the device for the field `count` of `Stack` and `Picks`, by their number.
+        # A cache of int32 scalars on the device, by their value, for the field `count` of `StackedFeeds` and `Picks`.
         self._counts: dict[int, Any] = {}
         self._ended = False
 
@@ -224,12 +224,12 @@ class Batches(Iterator[Batch]):
 
     @property
     def waiting(self) -> int:
-        """The number of minibatches that are read and not returned yet."""
+        """The number of minibatches that are read ahead and not yet returned."""
         return len(self._ready)
 
     @property
     def upcoming(self) -> Batch | None:
-        """The next minibatch, if it is already read and converted without an error, else None."""
+        """The next minibatch, if it is already read and converted without an error; else None."""
         first = self._ready[0] if self._ready else None
         return first if isinstance(first, Batch) else None
 

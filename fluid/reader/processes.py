@@ -1,7 +1,8 @@
 """Worker processes: processes that call one function. They are spawned, because JAX does not support a fork.
 
-Each process has one `_Slot` in a Pool. A thread that needs a result takes a `_Slot`, sends the arguments and waits.
-The threads of `fluid.reader.ahead` therefore handle the order of the rows, exceptions, and the end of a pass.
+In a Pool, each process belongs to one `_Slot`, which starts the process and exchanges data with it. A thread that needs
+a result takes an idle `_Slot`, sends the arguments and waits. The threads of `fluid.reader.ahead` therefore handle the
+order of the rows, exceptions, and the end of a pass.
 """
 
 import contextlib
@@ -71,7 +72,7 @@ class Pool:
 
 
 class _Slot:
-    """A manager of one worker process: starts it at the first call, and starts a new process if it has died."""
+    """A manager of one worker process: starts it at the first call, and replaces a process that has died."""
 
     def __init__(self, caller: str, pickled: bytes, name: str):
         self._caller = caller
@@ -172,7 +173,7 @@ _SCRIPT = (
 
 
 def _end(slots: Sequence[_Slot]) -> None:
-    """End the processes of a Pool; kill processes that still run after `_PATIENCE` seconds."""
+    """End the worker processes of a Pool; kill processes that still run after `_PATIENCE` seconds."""
     for slot in slots:
         slot.close()
     end = time.monotonic() + _PATIENCE

@@ -150,7 +150,7 @@ def serve(connection: Connection, pickled: bytes) -> None:
 
 
 def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
-    """Return the answer for an exception: False, the exception, and its traceback as text.
+    """Return the message to send to the parent process for an exception: False, the exception, its traceback as text.
 
     None takes the place of an exception that cannot be pickled.
     """

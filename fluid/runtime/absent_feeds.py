@@ -46,7 +46,7 @@ class AbsentFeeds:
     def needed(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> set[str]:
-        """Return the names of the absent feeds on which the results of a function depend.
+        """Return the names of those absent feeds on which the results of a function depend.
 
         Args:
           results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
@@ -89,7 +89,7 @@ class AbsentFeeds:
             )
 
     def _takes_its_size(self, name: str, value: Any) -> bool:
-        """Return True if `value` is a scalar that overrides an array whose shape depends on the feeds."""
+        """Return True if `value` is a scalar from the user that replaces an array whose shape depends on the feeds."""
         program = self._program
         inner = program.equation_values[name].array if is_inner(program, name) else None
         known = inner or program.values.get(program.aliases.get(name, name))
@@ -146,9 +146,9 @@ def stand_ins(
 
 
 def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
-    """Compute a function of zeros for absent feeds, and skip the operations that depend on the zeros.
+    """Call a function with zeros for the absent feeds, and remove the operations that depend on these zeros.
 
-    Effects of removed operations do not happen: `layers.Print` of a loss that needs an absent label prints nothing.
+    Removed operations have no effects: `layers.Print` of a loss that needs an absent label prints nothing.
 
     Args:
       function: maps a dict of zeros, by feed name, to the results; it is traced.
@@ -197,12 +197,12 @@ def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
 
 
 def _open_axes(spec: FeedSpec) -> list[int]:
-    """Return the indices of the dimensions after the batch for which a dense feed declares no size."""
+    """Return the indices of the dimensions, after the batch dimension, for which a dense feed declares no size."""
     return [i for i, size in enumerate(spec.shape) if i and size is None]
 
 
 def _open_sizes(spec: FeedSpec, value: Any) -> tuple[Any, ...]:
-    """Return the actual sizes of the dimensions, except the batch, for which a feed declares no size."""
+    """Return the sizes that `value` has in the dimensions, except the batch, for which its feed declares no size."""
     if spec.lod_level:
         return _sizes_of(value)
     shape = tuple(value.shape)

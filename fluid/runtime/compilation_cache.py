@@ -36,7 +36,7 @@ from fluid.core import Program
 _SUFFIX = ".xla"
 _UNFINISHED = ".tmp"
 _DIGEST = 16
-# After each `max_bytes / _PARTS` bytes written, a process scans the folder for old files to remove.
+# A process scans the folder for old files to remove each time it has written `max_bytes / _PARTS` bytes.
 _PARTS = 8
 # In seconds. No write takes an hour: an unfinished file that is older comes from a process that was killed.
 _HOUR = 3600
@@ -253,7 +253,7 @@ def _use(folder: pathlib.Path, max_bytes: int) -> None:
 
 
 def _forget(entries: Entries | None = None) -> None:
-    """Close the compilation cache that JAX has open. If `entries` is given, make JAX use it as its cache.
+    """Close the compilation cache that JAX has open. If `entries` is not None, make JAX use `entries`.
 
     JAX's own cache files are not safe: a process can read a half-written file, and a damaged file is never replaced.
     JAX has no public function to set another cache. If its private attribute `_cache` disappears, JAX's own cache is
@@ -301,15 +301,16 @@ def price_of(program: Program, platform: str) -> float:
 class BackgroundCompilation:
     """A training step that a background thread compiles before its first call, for feeds of given shapes.
 
-    An Ahead replaces the jitted step until the first call with these shapes; this call waits for the thread. The
-    thread only runs XLA, which does not hold Python's global lock. JAX caches the compiled code, so the jitted step
-    uses it. If the compilation fails, the first call compiles again and raises the error.
+    This object replaces the jitted step until the first call with these shapes, which waits for the thread. The thread
+    only runs XLA, which does not hold Python's global lock. JAX caches the compiled code, so the jitted step uses it.
+    If the compilation fails, the first call compiles again and raises the error.
 
     Args:
       jitted: the jitted step.
       lowered: the step, traced and lowered by JAX for these shapes, but not compiled.
       feeds: arrays or `jax.ShapeDtypeStruct` with these shapes, by name.
-      take: called with the feeds of the first call with these shapes; it replaces the Ahead by the jitted step.
+      take: called with the feeds of the first call with these shapes; it puts the jitted step back in place of this
+        object.
     """
 
     def __init__(
@@ -323,7 +324,8 @@ class BackgroundCompilation:
         self._jitted = jitted
         self._form = _form(feeds)
         self._take = take
-        # Not a daemon thread: Python crashes if it exits while a thread runs inside XLA, so it must wait.
+        # Not a daemon thread: Python would crash if it exited while a thread runs inside XLA, so its exit must wait for
+        # this thread.
         self._thread = threading.Thread(target=_compile, args=(lowered,), name="fluid-compilation")
         self._thread.start()
 
@@ -345,6 +347,6 @@ def _compile(lowered: jax.stages.Lowered) -> None:
 
 
 def _form(feeds: Mapping[str, Any]) -> Any:
-    """Return the properties of feeds for which a step is compiled: tree structure, shapes and dtypes."""
+    """Return the properties of feeds that a compiled step fixes: tree structure, shapes and dtypes."""
     leaves, structure = jax.tree.flatten(dict(feeds))
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -24,7 +24,7 @@ from fluid.runtime.step import Constants, Step, TrainingState, scanned
 
 
 def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
-    """Return the CompiledStep of a program for a Request; equal requests share one CompiledStep."""
+    """Return the CompiledStep for a Request (mode, results and feeds); equal requests share one CompiledStep."""
     known: CompiledStep | None = engine.steps.get((program.name, request))
     if known is None:
         known = engine.steps[program.name, request] = CompiledStep(engine, program, request)
@@ -37,7 +37,7 @@ class _Form:
 
     Attributes:
       step: the pure step.
-      run: the jitted step, or an Ahead, which compiles it in a background thread.
+      run: the jitted step, or a BackgroundCompilation, which compiles the step in a thread.
       several: the jitted function of several training steps per call; None until it is needed.
     """
 
@@ -56,7 +56,7 @@ class _Log:
 
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
-      other_frozen: number of frozen names if this set has changed since the last compilation; else None.
+      other_frozen: number of frozen parameters and states if these have changed since the last compilation; else None.
       paused: True during a trace that must not be recorded, because no call of the step needs it yet.
     """
 
@@ -127,8 +127,9 @@ class CompiledStep:
         self._scope = engine.scope
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
-        # Sets of names of scalar overrides for which `_check_absent` has passed. A scalar override takes its shape
-        # from the feeds, so each new set of scalars needs a check.
+        # Sets of names of scalar overrides (scalars from the user that replace values of the program) for which
+        # `_check_absent` has passed. A scalar override takes its shape from the feeds, so each new set of scalars needs
+        # a check.
         self._checked: set[frozenset[str]] = set()
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
@@ -146,12 +147,12 @@ class CompiledStep:
         """Run the compiled step, and store the updated arrays in the session.
 
         Args:
-          feed: arrays by name for one minibatch; or a Stack or Picks of several minibatches on the device, which are
-            trained on one after another in one call. The results equal one call for each minibatch.
+          feed: arrays by name for one minibatch; or StackedFeeds or Picks, which hold several minibatches on the
+            device. One call then trains on one minibatch after another; the results equal one call for each minibatch.
           overrides: values that replace named values; only with one minibatch.
           draw: the random key of a test-mode run, see `Engine.draw`; training ignores it. None for the key of the
             next training step, so that test-mode runs before that step draw equal numbers.
-          count: number of minibatches if `feed` is a Stack or Picks.
+          count: number of minibatches if `feed` is StackedFeeds or Picks; else None.
         """
         self._follow_freezing()
         try:
@@ -169,14 +170,14 @@ class CompiledStep:
         return StepResults(found, self._names, self.request.also, count)
 
     def _check_absent(self, feed: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        """Check that the results do not depend on absent feeds, once for each set of scalar overrides."""
+        """Check that no result depends on a feed that the call omits, once for each set of scalar overrides."""
         scalars = frozenset(name for name, value in overrides.items() if not value.shape)
         if scalars not in self._checked:
             self._absent.check(self._pure(), feed, overrides)
             self._checked.add(scalars)
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
-        """Run a training function on the arrays of the scope, store the new arrays, and return the results."""
+        """Run a training function on the arrays of the session, store the new arrays, and return the results."""
         if self.engine.replaced:
             self._check_replaced()
         scope = self._scope
@@ -217,7 +218,7 @@ class CompiledStep:
         return (overrides,) if overrides else ()
 
     def _follow_freezing(self) -> None:
-        """Select the jitted functions for the currently frozen parameters; do nothing in test mode."""
+        """Select the jitted functions for the parameters that are frozen now; do nothing in test mode."""
         frozen = self.engine.freezing.names
         if frozen is self._frozen or self.request.mode != TRAIN:
             return
@@ -229,7 +230,7 @@ class CompiledStep:
         self._form = known
 
     def _new_form(self) -> _Form:
-        """Return a new _Form, with the jitted step for the currently frozen parameters."""
+        """Return a new _Form: the pure and the jitted step for the parameters that are frozen now."""
         engine, layout = self.engine, self.engine.layout
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, layout.gathering)
@@ -254,7 +255,7 @@ class CompiledStep:
         return form.several
 
     def _recording(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Wrap a pure step: record a compilation at each trace, and add zeros for absent feeds.
+        """Wrap a pure step: record a compilation at each trace, and add zeros for feeds that the call omits.
 
         Args:
           function: a pure step.
@@ -319,7 +320,7 @@ class CompiledStep:
         """Trace and lower the step for feeds of these shapes, but neither compile nor run it.
 
         Args:
-          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or a Stack or Picks of several minibatches.
+          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or StackedFeeds or Picks, which hold several minibatches.
         """
         return self.traced(feeds).lower()
 
@@ -327,7 +328,7 @@ class CompiledStep:
         """Return the trace of the step for feeds of these shapes; new shapes are recorded as a compilation.
 
         Args:
-          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or a Stack or Picks of several minibatches.
+          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or StackedFeeds or Picks, which hold several minibatches.
         """
         self._follow_freezing()
         if self.engine.layout.in_parts:
@@ -349,11 +350,11 @@ class CompiledStep:
         return traced
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """Return the names of the feeds on which the results depend, and which the request does not list."""
+        """Return the names of those feeds on which the results depend, but which the request does not list."""
         return self._absent.needed(self._pure(), feeds, overrides)
 
     def _pure(self) -> Callable[..., Any]:
-        """Return a pure function that maps zeros for absent feeds, given feeds, and overrides to the step's results."""
+        """Return the step as a pure function of zeros for omitted feeds, the given feeds, and the overrides."""
         step = self._form.step
         train, test = self.engine.strategy.functions(step)
 

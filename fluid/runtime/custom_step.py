@@ -19,10 +19,10 @@ class Evaluation:
     """The results of one run of a program inside a custom training step.
 
     Attributes:
-      losses: one scalar for each `minimize` of the program; only one for a Trainer with an optimizer.
+      losses: one scalar for each `minimize` call of the program; only one for a Trainer with an optimizer.
       outputs: the return values of the program function, in order.
       states: every state, such as a moving average, with its value for the next step, by name.
-      gradients: gradients of one loss for the parameters of its `minimize`, by name; empty if not requested.
+      gradients: gradients of one loss for the parameters of its `minimize` call, by name; empty if not requested.
       values: the requested named values, by name.
     """
 
@@ -44,8 +44,8 @@ class Machinery(NamedTuple):
     """The functions and update rules with which a TrainingStep computes.
 
     Attributes:
-      rules: the update rule of each `minimize`.
-      rates: the learning rate of each `minimize`, from `Rates.of`.
+      rules: the update rule of each `minimize` call of the program.
+      rates: the learning rate of each `minimize` call, a scalar, from `Rates.of`.
       apply: a function that runs the program on parameters and states by name, feeds and a key.
       fetched: names of the requested values.
       frozen: the frozen parameters, by name; no step changes them.
@@ -65,12 +65,13 @@ class TrainingStep:
     The step function is traced and becomes one compiled step. The methods are pure: they return new values and change
     nothing. So they may be called several times, and inside `jax.grad`, `jax.vmap` or `jax.lax.cond`.
 
-    A step function returns three values: the new parameters, the new optimizer state, and an Evaluation. The outputs of
-    the Evaluation are the metrics of this step. The states of the Evaluation are the states for the next step.
+    A custom step function returns three values: the new parameters, the new optimizer state, and an Evaluation. The
+    outputs of the Evaluation are the metrics of this step. The states of the Evaluation are the states for the next
+    step.
 
     Attributes:
-      parameters: the parameters that some `minimize` changes, by name, before the step.
-      slots: the optimizer states, one for each `minimize`.
+      parameters: the parameters that some `minimize` call changes, by name, before the step.
+      slots: the optimizer states, one for each `minimize` call.
       states: states such as moving averages, by name.
       feeds: the minibatch, by name.
       key: random key of this step; layers draw from it, and `jax.random.fold_in(key, 1)` is an independent key.
@@ -98,7 +99,8 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # optimizer states from `update`
+    # the optimizer states that each call of `update` has returned
+    _updates: list[list[Any]] = field(default_factory=list, repr=False)
 
     def evaluate(
         self,
@@ -144,7 +146,7 @@ class TrainingStep:
           feeds: some or all feeds, by name; missing ones come from the minibatch.
           states: some or all states, by name; missing ones have their values before the step.
           key: a random key; None for the key of the step, which draws equal random numbers in each evaluation.
-          which: index of the `minimize` whose loss and parameters are used, in the order of the program.
+          which: index of the `minimize` call whose loss and parameters are used, in the order of the program.
 
         Returns:
           An Evaluation with the gradients.
@@ -172,16 +174,16 @@ class TrainingStep:
         """Update parameters with an optimizer.
 
         Args:
-          gradients: one for each parameter of the `minimize`, by name.
+          gradients: one for each parameter of the `minimize` call, by name.
           slots: optimizer states; by default their values before the step.
           parameters: the parameters to update, by name; missing ones have their values before the step.
-          which: index of the `minimize`, in the order of the program.
+          which: index of the `minimize` call, in the order of the program.
 
         Returns:
-          All parameters and all optimizer states; only the entries of this `minimize` have changed.
+          All parameters and all optimizer states; only the entries of this `minimize` call have changed.
 
         Raises:
-          UnknownNameError: a gradient is missing, or belongs to no parameter of the `minimize`.
+          UnknownNameError: a gradient is missing, or belongs to no parameter of the `minimize` call.
         """
         rule = self._rule(which)
         _check_gradients(gradients, rule.parameters)

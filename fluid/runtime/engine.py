@@ -66,7 +66,7 @@ class Engine:
     Args:
       layout: the device, or the mesh of devices.
       seed: seed of initial values and random layers.
-      strategy: runs the pure step: for one training by default, or for the members of a population.
+      strategy: an object that runs the pure step: for one model by default, or for all models of a population.
       function: a custom training step, or None.
       precision: precision of programs that are added as functions, see `fluid.Program`.
       buckets: sizes to pad sequences to, see `fluid.Session`.
@@ -74,16 +74,16 @@ class Engine:
 
     Attributes:
       layout: the device, or the mesh of devices.
-      strategy: runs the pure step, for one training or many.
+      strategy: an object that runs the pure step, for one model or for all models of a population.
       function: a custom training step, or None.
       programs: Program by name.
-      rules: the update rule of each `minimize` of a program, by the program's name.
+      rules: the update rule of each `minimize` call of a program, by the program's name.
       scope: the arrays by name, with optimizer states, step counter and random root.
       rates: the learning rates of all programs.
       freezing: the frozen parameters, which training does not change.
-      replaced: for each average of parameters that is applied now, the original values of these parameters; no training
-        step may change them.
-      seeds: seeds of test-mode runs; training steps, checkpoints and tests do not use them.
+      replaced: for each moving average that now stands in place of parameters, the original values of these parameters;
+        no training step may change these parameters.
+      seeds: seeds of the runs in test mode; training steps and checkpoints do not use these seeds.
       compilations: all compilations so far.
       guard: delays Ctrl-C until a step has ended.
       nans: warns of NaN in feeds.
@@ -166,7 +166,7 @@ class Engine:
         return program
 
     def _move_parts(self, program: Program) -> None:
-        """Replace the layout by `OnDevices`, which runs the layers in a `device_guard` block on the block's device."""
+        """Replace the layout by `OnDevices`, which runs the layers of each `device_guard` block on its device."""
         if self.layout.mesh is not None or self.members is not None:
             raise errors.ArgumentError(
                 f"the program {program.name} has device_guard({min(program.devices)!r}), found "
@@ -248,7 +248,7 @@ class Engine:
         return None if seed is None else self.place(self.strategy.draw(seed))
 
     def current_rates(self, program: Program) -> list[jax.Array]:
-        """Return the learning rates of the next training step of a program, on the device, one for each `minimize`.
+        """Return the learning rates of a program's next training step, on the device: one for each `minimize` call.
 
         Raises:
           UnknownNameError: the learning rate of an optimizer is unknown.
@@ -269,7 +269,7 @@ class Engine:
         return self.layout.place(value)
 
     def move(self, layout: Layout) -> None:
-        """Move all arrays to the device of a new layout, or a copy to each of its devices, before the first run."""
+        """Move all arrays to the device of a new layout, or copy them to all its devices; only before the first run."""
         self.layout = layout
         for program in self.programs.values():
             layout.add(program)

@@ -30,7 +30,7 @@ def rate_names(program: Program) -> list[str]:
 def step_names(program: Program) -> list[str]:
     """Return the names of the values that a training step computes in addition to the values of its program.
 
-    For each `minimize`: the learning rate, the norm of the gradients before any clip, and the norm of the update
+    For each `minimize` call: the learning rate, the norm of the gradients before any clip, and the norm of the update
     divided by the norm of the parameters; with precision="float16" also the loss scale.
     """
     kinds = (RATE, GRAD_NORM, UPDATE_RATIO, *([LOSS_SCALE] if program.precision == "float16" else []))
@@ -90,7 +90,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
 
 
 def is_inner(program: Program, name: str) -> bool:
-    """Return True if a value has no declared name, and only the equations of the program's trace hold it.
+    """Return True if a value has no declared name, and exists only in the equations of the program's jaxpr.
 
     Examples are results of operators, and values inside loops and branches; see `Program.equation_values`.
     """
@@ -240,7 +240,7 @@ def _line(program: Program, name: str) -> str:
 
 
 def _absent(program: Program) -> str:
-    """Return a sentence for error messages about the fewer names of an exported program; empty for other programs."""
+    """Return a sentence for errors of an exported program, which lacks some values; empty for other programs."""
     if not program.exported:
         return ""
     return (

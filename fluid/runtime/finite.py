@@ -17,7 +17,7 @@ def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], member
     """Return the names of parameters and states that are not finite now, but had finite initial values.
 
     Args:
-      specs: specs of the parameters and states, by name. Parameters that are not trainable are not checked.
+      specs: declarations of the parameters and states, by name. Parameters that are not trainable are not checked.
       arrays: arrays by name; the function waits for arrays on a device.
       members: number of models in a population, whose arrays are stacked, `[members, ...]`; None for one model. The
         result is empty while all arrays of at least one member are finite.
@@ -30,7 +30,7 @@ def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], member
 
 
 def _begins_non_finite(spec: ParameterSpec) -> bool:
-    """Return True if an initial value has an infinity or a NaN, as a mask or a "best loss so far" may have."""
+    """Return True if an initial value has an infinity or a NaN, as a mask or the state "best loss so far" may have."""
     value = spec.initializer(jax.random.key(0), spec.shape, jnp.dtype(spec.dtype))
     return not _finite_on_host(np.asarray(value))
 
@@ -52,7 +52,7 @@ def _is_on_device(array: Any) -> bool:
 
 
 def finite_members(arrays: Iterable[Any], members: int) -> np.ndarray:
-    """Return for each model of a population whether all its arrays are finite, as bool `[members]`."""
+    """Return, for each model of a population, True if all its arrays are finite, as one array bool `[members]`."""
     stacked = [array for array in map(np.asarray, arrays) if array.shape[:1] == (members,)]
     inexact = [array.reshape(members, -1) for array in stacked if jnp.issubdtype(array.dtype, jnp.inexact)]
     return np.all([np.isfinite(array).all(axis=1) for array in inexact], axis=0)
@@ -64,7 +64,7 @@ def _finite_on_host(array: np.ndarray) -> bool:
 
 @jax.jit
 def _finite_on_device(arrays: list[jax.Array]) -> jax.Array:
-    """Return for each array whether it is finite, as one array bool `[arrays]`, so that one transfer reads it."""
+    """Return, for each array, True if it is finite, as one array bool `[arrays]`, which one transfer can read."""
     return jnp.stack(
         [jnp.isfinite(a).all() if jnp.issubdtype(a.dtype, jnp.inexact) else jnp.array(True) for a in arrays]
     )

@@ -117,7 +117,7 @@ class Freezing:
         return {FROZEN: self._place(np.array([name in self.chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return the shape and dtype of the checkpoint entry for frozen names, by name; empty if `names` lack it."""
+        """Return shape and dtype of the checkpoint entry for frozen names, by its name; empty if `names` lacks it."""
         return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -54,7 +54,7 @@ class InFlight(Generic[Item]):
         return found
 
     def rest(self) -> list[Item]:
-        """Remove and return all items, oldest first."""
+        """Remove and return all items in flight, oldest first."""
         return [self._remove() for _ in range(len(self._items))]
 
     def _remove(self) -> Item:

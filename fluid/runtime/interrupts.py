@@ -70,14 +70,14 @@ class InterruptGuard:
         try:
             self._previous = previous
             signal.signal(signal.SIGINT, self._receive)
-        except BaseException:  # KeyboardInterrupt, because SIGINT arrived during the installation of the handler
+        except BaseException:  # KeyboardInterrupt, if SIGINT arrives while the handler is installed
             self._let_go()
             raise
         return True
 
     def _let_go(self) -> None:
-        # If SIGINT arrives inside `_let_go`, the guard's handler stays installed. This is harmless: between steps, it
-        # forwards each signal to the previous handler.
+        # If SIGINT arrives before the next line, its KeyboardInterrupt may leave the handler of this guard installed.
+        # This is harmless: between steps, the handler forwards each signal to the previous handler.
         signal.signal(signal.SIGINT, self._previous)
         self._previous = None
         self._alone = False

@@ -35,7 +35,8 @@ class Fed:
     overrides: Mapping[str, Any]
     draw: Draw | None
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
-    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # scope arrays from which `_kept` was computed
+    # the arrays of the session from which the cached values in `_kept` were computed
+    _arrays: dict[str, Any] = field(default_factory=dict, init=False)
 
     def value(self, fetch: Fetch, engine: Engine) -> Any:
         """Return one value of the program, or Results of several values; see `Session.value`.
@@ -55,9 +56,9 @@ class Fed:
         return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)
 
     def _forget_old(self, scope: Scope) -> None:
-        """Drop the cached values if a training step, a load or an assignment has replaced an array of the scope."""
+        """Drop the cached values if a training step, a load or an assignment has replaced an array of the session."""
         now = {**scope.arrays, "@step": scope.step, "@root": scope.root}
-        # `_arrays` holds references to the old arrays, so that a new array cannot get the `id` of an old one.
+        # `_arrays` keeps references to the old arrays. Otherwise a new array could have the identity of an old one.
         if now.keys() != self._arrays.keys() or any(now[name] is not known for name, known in self._arrays.items()):
             self._kept.clear()
             self._arrays = now

@@ -1,4 +1,4 @@
-"""Update rules: the parameter update and the learning rate of each `minimize` of a program.
+"""Update rules: the parameter update and the learning rate of each `minimize` call of a program.
 
 Only `Rule.update` applies an optimizer to gradients. The learning rate is an input of the compiled step:
 `Rule.update` builds the optax transformation inside the trace, from the optimizer with a traced scalar as its
@@ -86,11 +86,11 @@ class Rule(NamedTuple):
         jax.eval_shape(update if members is None else jax.vmap(update), dict(parameters), slots, dict(parameters))
 
     def init(self, parameters: Mapping[str, Any]) -> Any:
-        """Return the initial optimizer state for parameters by name."""
+        """Return the initial optimizer state for a dict of parameters; JAX can trace this method."""
         return self._transformation(self.optimizer).init(dict(parameters))
 
     def first_slots(self, parameters: Mapping[str, Any], members: int | None = None) -> Any:
-        """Return the initial optimizer state as arrays. NumPy computes a small constant state, else XLA.
+        """Return the initial optimizer state as arrays. NumPy computes small constant states, XLA computes all others.
 
         Args:
           parameters: arrays by name.
@@ -157,12 +157,12 @@ class Rule(NamedTuple):
 
 
 def rules_of(program: Program) -> list[Rule]:
-    """Return one Rule for each `minimize` of a program.
+    """Return one Rule for each `minimize` call of a program.
 
     Warns of questionable settings: for example a constant schedule, or a sparse table that needs dense updates.
     """
     if program.minimizes:
-        load_optax_ahead()  # imports optax in a thread, while initial values are computed
+        load_optax_ahead()  # start to import optax in a thread, while initial values are computed
     rules = []
     for minimize in program.minimizes:
         _check_schedule(minimize.optimizer)
@@ -277,7 +277,8 @@ def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
     for name, attr in settings.items():
         attr = attr or ParamAttr()
         decay = attr.regularizer or optimizer.regularization
-        # Only SGD and Momentum apply L2Decay unscaled; adaptive optimizers divide it by the size of the gradients.
+        # Only SGD and Momentum apply L2Decay unscaled; adaptive optimizers divide the decay by the size of the
+        # gradients.
         if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):
             coefficient, shown, limit = decay.regularization_coeff, f"regularization={decay!r}", most
         else:
@@ -388,7 +389,7 @@ class Rates:
         return self._functions[program](self.of(program), slots)
 
     def read(self, program: str, slots: Any) -> tuple[float, ...]:
-        """Return the learning rates of the next update as floats. Only the value of a schedule waits for the device."""
+        """Return the learning rates of the next update as floats; wait for the device only if a rate is a schedule."""
         pairs = zip(self._set[program], self._rules[program], strict=True)
         known = [rule.optimizer.declared_rate if value is None else value for value, rule in pairs]
         if all(isinstance(value, int | float) for value in known):
@@ -400,18 +401,18 @@ class Rates:
         return self._scalars[program]
 
     def given(self, program: str) -> list[float | None]:
-        """Return the learning rate that a user has set for each `minimize` of a program; None if none was set."""
+        """Return the learning rate that a user has set for each `minimize` call of a program; None if none was set."""
         return list(self._set[program])
 
     def put(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the learning rate of each `minimize` of a program, without checks; None stands for the declared rate."""
+        """Set the learning rate of each `minimize` call of a program, unchecked; None stands for the declared rate."""
         self._set[program] = list(values)
         declared = [rule.optimizer.declared_rate for rule in self._rules[program]]
         pairs = zip(values, declared, strict=True)
         self._scalars[program] = [self._scalar(rate if value is None else value) for value, rate in pairs]
 
     def set(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the learning rates of a program, one for each `minimize`; None restores the rate in the program.
+        """Set the learning rates of a program, one for each `minimize` call; None restores the rate in the program.
 
         Raises:
           ArgumentError: a rate is negative or not finite, or there are not as many rates as `minimize` calls.
@@ -427,7 +428,8 @@ class Rates:
         rates = [_checked(value) for value in values]
         for rule, rate in zip(rules, rates, strict=True):
             if rate is not None:
-                rule.optimizer.at_rate(rate)  # raises an error if the optimizer has no known rate
+                # called only because it raises an error if the optimizer has no known rate
+                rule.optimizer.at_rate(rate)
                 _warn_of_rows(rule)
         self.put(program, rates)
 
@@ -436,7 +438,7 @@ class Rates:
         return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
-        """Select from the names in a file the names of learning rates of this session, set or not."""
+        """Return those of `names`, the names in a file, that belong to learning rates of this session."""
         known = self._named()
         return [name for name in names if name in known]
 

@@ -57,7 +57,7 @@ class ConstantFeeds(NamedTuple):
 
 
 def continued(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the feeds for the next call of a stream, in which outputs replace the feeds with equal names.
+    """Return the feeds of the next call in a stream, a chain of calls in which outputs become feeds of equal names.
 
     Args:
       feeds: the feeds of the last call, by name; sequences are SequenceBatches.
@@ -156,10 +156,10 @@ def needed_feeds(
 
 
 def order_of_results(program: Program, names: Sequence[str] | None) -> str | None:
-    """Return the argument `in_order_for` of `minibatches`, which warns of readers that shuffle the data.
+    """Return the argument `in_order_for` of `minibatches`: "predict" to warn of a reader that shuffles, else None.
 
-    The result is "predict" if users can match results with rows of data only by their order. It is None if a feed is
-    among the results.
+    If a feed is among the results, the result is None. Otherwise users can match results with rows of data only by
+    their order, and the result is "predict".
 
     Args:
       program: the program.
@@ -189,8 +189,9 @@ class Predictions(Iterator[Results]):
         """Compute the results of all minibatches, and return them as a pandas DataFrame with a row for each example.
 
         A result with one value for each row becomes a column with the result's name, or `output_0` if the results have
-        no names. Other results become a column for each value: `name[0]`, `name[1]`. If the model has a table with as
-        many classes, the columns are `name[yes]`, `name[no]`; see `fluid.reader.frame`.
+        no names. Other results become a column for each value: `name[0]`, `name[1]`. If the program reads a Table whose
+        label has as many classes as the result has values, the columns are `name[yes]`, `name[no]`; see
+        `fluid.reader.frame`.
 
         Raises:
           ArgumentError: pandas is not installed; or a result is a sequence, or has no row for each example.
@@ -333,7 +334,8 @@ class InferencePlan:
       names: names of the results; None for results without names.
       sizes: sizes to which batches may be padded; None for powers of two.
       draw: returns the random key of the next call; None for a program that draws nothing.
-      checked: the program, if its outputs are computed: the Plan warns if their rows depend on each other; else None.
+      checked: the program, if its outputs are computed: a warning is given if rows of the outputs depend on other rows;
+        else None.
     """
 
     def __init__(
@@ -361,7 +363,7 @@ class InferencePlan:
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
     ) -> Callable[[], Sequence[Any]]:
-        """Start the step of a batch, padded to one of the plan's sizes unless padding changes the results.
+        """Start the step for a batch, which is padded to one of the allowed sizes unless padding changes the results.
 
         Args:
           feeds: arrays by name.
@@ -400,7 +402,7 @@ class InferencePlan:
         )
 
     def padded_size(self, size: int) -> int:
-        """Return the number of rows to which a batch of `size` rows is padded."""
+        """Return the number of rows to which a batch of `size` rows is padded; at least `size`."""
         if self._sizes is None:
             return 1 << (size - 1).bit_length()
         return min((room for room in self._sizes if room >= size), default=size)
@@ -416,7 +418,7 @@ class InferencePlan:
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arrays that have one row per example: all feeds, and all overrides except scalars."""
+    """Return the arrays with one row per example: all feeds, and all arrays (no scalars) that replace other values."""
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
 
 
@@ -434,8 +436,8 @@ _Answer = Callable[[Mapping[str, Any]], Results | None]
 class FastPath:
     """A fast path for NumPy arrays whose names, shapes and dtypes have passed all checks in an earlier call.
 
-    The checks take 5 to 8 percent of the time of LeNet for one image. They take longer than in a loop without the net,
-    because the arithmetic of the net evicts Python's code and data from the CPU caches.
+    The checks take 5 to 8 percent of the time of LeNet for one image: the arithmetic of the net evicts Python's code
+    and data from the CPU caches, so the checks are slower than in a loop without the net.
 
     Example:
       >>> path = FastPath()
@@ -461,7 +463,7 @@ class FastPath:
     def learn(
         self, plan: InferencePlan, feed: Mapping[str, Any], checked: Mapping[str, Any], values: Sequence[Any]
     ) -> None:
-        """Register the names, shapes and dtypes of a feed, so that later feeds with equal ones run without checks.
+        """Register the names, shapes and dtypes of a feed, so that later feeds that have these run without checks.
 
         Do nothing if the program must check or convert each feed.
 
@@ -473,7 +475,7 @@ class FastPath:
         """
         if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
             return
-        if _is_eager():  # in `fluid.debug.eager`, FastStep has not chosen its array layout
+        if _is_eager():  # inside `fluid.debug.eager` nothing is jitted, so FastStep has no array layout yet
             return
         if any(type(value) is not np.ndarray or checked.get(name) is not value for name, value in feed.items()):
             return
@@ -518,7 +520,8 @@ class FastStep:
     If an array of the scope was replaced, the next call converts the new array.
 
     Args:
-      step: a CompiledStep over the arrays of the scope. It runs instead once a training step may donate the arrays.
+      step: a CompiledStep over the arrays of the scope. This CompiledStep runs instead once a training step may donate
+        the arrays.
       scope: the arrays of the session.
 
     Example:
@@ -531,11 +534,11 @@ class FastStep:
 
     def __init__(self, step: CompiledStep, scope: Scope):
         self._step, self._scope = step, scope
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # shapes of the step's arrays, in order
-        self._axes: dict[str, tuple[int, ...]] = {}  # order of axes of each transposed filter
+        self._shapes: dict[str, tuple[int, ...]] | None = None  # by name, the shapes of the arrays that the step reads
+        self._axes: dict[str, tuple[int, ...]] = {}  # by name, the axis order of each transposed filter
         self._single: list[str] = []
         self._joined: list[list[str]] = []
-        # A pair: the scope's arrays in the last call, and the arguments of `_jitted` that were computed from them.
+        # A pair: the session's arrays by name in the last call, and the arguments of `_jitted` computed from them.
         self._cached: tuple[Mapping[str, Any] | None, Sequence[Any]] = (None, ())
         self._jitted = jax.jit(self._call)
 
@@ -549,18 +552,19 @@ class FastStep:
         if not self._scope.trained:
             try:
                 if self._shapes is None:
-                    if _is_eager():  # inside `fluid.debug.eager`, nothing is jitted
+                    if _is_eager():  # inside `fluid.debug.eager`, JAX jits nothing
                         return self._step(feeds, overrides, draw)
                     self._prepare(feeds)
                 return StepResults(self._jitted(self._arguments(), feeds))
-            except jax.errors.UnexpectedTracerError:  # `_step` fails too, with an error that explains the leaked tracer
+            # a tracer has leaked: `_step` below also fails, with an error that explains the leak
+            except jax.errors.UnexpectedTracerError:
                 pass
         return self._step(feeds, overrides, draw)
 
     def answer(self, names: Sequence[str] | None) -> _Answer:
         """Return a function that maps checked feeds to NumPy results. The step must have been called once before.
 
-        The function returns None once a training step may donate the arrays of the scope.
+        The function returns None once a training step may donate the arrays of the session.
 
         Args:
           names: names of the results; None for results without names.
@@ -582,7 +586,7 @@ class FastStep:
         return call
 
     def _prepare(self, feeds: Mapping[str, Any]) -> None:
-        """Choose for each parameter: a separate argument or a part of a concatenated vector; and the axis order."""
+        """Choose which parameters become parts of a concatenated vector, and the axis order of each filter."""
         traced = self._step.traced(feeds)
         arrays = traced.args_info[0][0]
         self._axes = _filter_axes(traced.jaxpr.jaxpr, list(arrays))
@@ -595,7 +599,7 @@ class FastStep:
         self._shapes = {name: array.shape for name, array in arrays.items()}
 
     def _arguments(self) -> Sequence[Any]:
-        """Return the arguments of the compiled function: scope arrays, with filters transposed and vectors joined."""
+        """Return the compiled function's arguments: the session's arrays, with filters transposed, vectors joined."""
         if self._is_current():
             return self._cached[1]
         known = {name: self._scope.arrays[name] for name in self._shapes or ()}
@@ -606,7 +610,7 @@ class FastStep:
         return arguments
 
     def _is_current(self) -> bool:
-        """Return True if no array of the scope was replaced since the last call."""
+        """Return True if no array of the session was replaced since the cached arguments were computed."""
         known = self._cached[0]
         return known is not None and all(map(operator.is_, known.values(), map(self._scope.arrays.__getitem__, known)))
 

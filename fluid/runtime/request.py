@@ -22,7 +22,8 @@ class Request:
       fetch: names of the values to return, or None for the outputs of the program.
       feeds: names of the feeds that are given.
       overrides: names of the values that arrays from the user replace.
-      parts: True also returns the contribution of each output to its value over several minibatches, see `Found`.
+      parts: True also returns, for tests over several minibatches, what this minibatch contributes to each output: its
+        value and its weight in the mean.
       also: names of further values to return, separate from `fetch`.
       updates: False for a train-mode run that changes no arrays.
     """
@@ -58,12 +59,13 @@ def checked_mode(mode: str) -> str:
 
 
 class Found(NamedTuple):
-    """The values that a Request asks for, computed by its step.
+    """The values that a Request names, computed by the step of the Request.
 
     Attributes:
       fetched: the values that `Request.fetch` names.
       also: the values that `Request.also` names.
-      parts: with `Request.parts`, the contribution of each output to its value over several minibatches.
+      parts: with `Request.parts`, what this minibatch contributes to the value of each output over several minibatches:
+        a Contribution with value and weight.
     """
 
     fetched: tuple[Any, ...]
@@ -82,10 +84,10 @@ class RequestedValues:
     Attributes:
       gradients: names of the values whose gradient is requested; aliases are replaced by the recorded names.
       lines: the requested lines of source code, "net.py:12"; each stands for the last value that the line computes.
-      inner: names of the requested values that only the equations of the trace hold, see `Program.equation_values`.
-      reads_equations: True if a value that only the equations hold is requested or replaced.
-      of_rules: the requested values of update rules: pairs of a kind, such as "grad_norm", and the index of a
-        `minimize`.
+      inner: names of the requested values that exist only in the equations of the jaxpr, see `Program.equation_values`.
+      reads_equations: True if a value that exists only in the equations is requested or replaced.
+      of_rules: the requested values of update rules, each as a pair: its kind, such as "grad_norm", and the index of
+        its `minimize` call.
     """
 
     def __init__(self, program: Program, request: Request, rules: int):
@@ -111,7 +113,7 @@ class RequestedValues:
         return self._program.aliases.get(name, self.inside(name))
 
     def inside(self, name: str) -> str:
-        """Return the recorded name of a value that only the trace's equations hold; return other names unchanged."""
+        """Return the recorded name of a value that exists only in the jaxpr's equations; else return `name`."""
         return self._program.equation_values[name].name if is_inner(self._program, name) else name
 
     def last_needed(self) -> frozenset[str] | None:
@@ -149,13 +151,13 @@ class RequestedValues:
 
         Args:
           outputs: the outputs of the program; empty if the program function ended before it returned them.
-          parts: the contribution of each output, see `Found`.
+          parts: a Contribution of the minibatch to each output, see `Found`.
           values: all values of the step, by recorded name.
-          gradients_of: returns the gradients of the loss of one `minimize`, by its index.
+          gradients_of: returns the gradients of the loss of one `minimize` call, by its index.
         """
         program, request = self._program, self._request
         named = {} if outputs else {n: values[program.returned[n]] for n in request.names if n in self._outputs}
-        # If an output and another value, or an alias, have one name, the name stands for the output.
+        # If an output and another value (or an alias) have the same name, the name stands for the output.
         known = {**values, **named, **dict(zip(self._outputs, outputs, strict=False))}
 
         def value(name: str) -> Any:
@@ -168,9 +170,10 @@ class RequestedValues:
         return Found(fetched, tuple(map(value, request.also)), tuple(parts) if request.parts else ())
 
     def _gradient(self, name: str, gradients_of: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
-        """Return the gradient of a loss with respect to the value with the recorded name `name`.
+        """Return the gradient of a loss with respect to the value that the program records as `name`.
 
-        The loss belongs to the first `minimize` that trains the value; if no `minimize` does, it is the first loss.
+        The loss belongs to the first `minimize` call that trains the value; if no `minimize` call does, it is the first
+        loss.
         """
         mine = [i for i, m in enumerate(self._program.minimizes) if name in m.parameters]
         found = gradients_of(mine[0] if mine else 0)
@@ -189,7 +192,7 @@ def with_inner(
     names: Sequence[str],
     overrides: Mapping[str, Any],
 ) -> Applied:
-    """Run a program, and add to its named values some values that only the equations of its trace hold.
+    """Run a program, and add to its named values some values that exist only in the equations of its jaxpr.
 
     Args:
       apply: a pure function that runs the program, and labels the values inside loops and branches.

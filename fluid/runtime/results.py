@@ -124,7 +124,7 @@ class Results(Sequence[Any]):
         return list(zip(self.keys(), self._values, strict=True))
 
     def unread(self, place: int) -> Any:
-        """Return the value at index `place` for a later `np.asarray`; the device does not slice a stacked array."""
+        """Return the value at index `place` for `np.asarray`, which slices stacked values on the host."""
         later = getattr(self._values, "later", None)
         return self._values[place] if later is None else later(place)
 
@@ -169,7 +169,7 @@ class StepResults(Sequence[StepResult]):
 
     Args:
       found: a triple: the values that `Request.fetch` names, the values that `Request.also` names, and with
-        `Request.parts` the contribution of each output to its value over several minibatches.
+        `Request.parts` the Contribution of each minibatch to the value of each output.
       names: names of the values in `Request.fetch`, or None.
       also: names of the values in `Request.also`.
       count: number of minibatches in the call, whose values are stacked, `[capacity, ...]`; None for one minibatch
@@ -265,7 +265,7 @@ class _OfOne(Sequence[Any]):
         return len(self._stacks)
 
     def later(self, index: int) -> StackedValue:
-        """Return the value at `index` as a Later, which `np.asarray` can read at any time."""
+        """Return the value at `index` as a StackedValue, which `np.asarray` can read at any time."""
         return StackedValue(self._stacks[index], self._number)
 
 

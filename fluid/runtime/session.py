@@ -46,15 +46,16 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
 
     Args:
       program_functions: program functions or Programs; they share parameters by name.
-      place: a device, see `fluid.place.device_of`, None for JAX's default; or with `parallel` the devices, see
-        `fluid.place.devices_of`, None for all. A list of several means `parallel=True` among them.
+      place: a device, as for `fluid.place.device_of`; None is JAX's default device. With `parallel`, devices, as for
+        `fluid.place.devices_of`; None is all devices. A list of several devices implies `parallel=True`.
       seed: seed of initial values, and of the random numbers of layers in training and in test mode.
       precision: "bfloat16" or "float16" for computation in that dtype, see Program.
       buckets: sizes to pad sequences to: a list for all feeds, or a dict of lists by feed; None derives them from the
         data.
       max_compilations: maximum number of compilations of a step for derived sizes.
       mode: default mode of `run`; None for "train" if the program minimises a loss, else "test". Trainers pass "test".
-      step: a custom training step, a function of a `fluid.TrainingStep`; None for one gradient and one update.
+      step: a custom training step, a function of a `fluid.TrainingStep`; None for the usual step: gradients, then an
+        update.
       parallel: None for one device, unless `place` is a list of several; True divides each batch among all devices;
         "fsdp" also divides parameters and optimizer state; or a `fluid.Mesh`. Results equal the results on one device,
         see `docs/parallel.md`.
@@ -251,7 +252,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
             array. Feeds that the results do not need may be left out.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (after the run), or
             `NAME@GRAD`, the gradient of the minimised loss (of the first output if nothing is minimised). A training
-            step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
+            step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize` call.
           mode: "train" updates parameters and states, "test" changes nothing; None for the mode of the session.
           seed: seed of the random numbers of this run in test mode, from 0 to 2**64 - 1; equal seeds give equal
             results. None for the next seed of the session's sequence.
@@ -271,7 +272,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
         step = bind(self.engine, found, Request(mode, names, given, replaced))
-        if isinstance(feed, Feed) and feed.program is found:  # a Feed holds checked arrays on the device
+        # a Feed, from `fluid.reader.prefetch`, holds checked arrays on the device
+        if isinstance(feed, Feed) and feed.program is found:
             taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:
             taken = self.engine.take(found, feed, given, replaced, step.buckets)
@@ -342,7 +344,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         return self.engine.draw(self.engine.seeds.of(call, program, seed))
 
     def learning_rates(self, program: str | Callable[[], Any] | Program | None = None) -> tuple[float, ...]:
-        """Return the learning rates of the next training step of a program, one for each `minimize`.
+        """Return the learning rates of the next training step of a program, one for each `minimize` call.
 
         If a learning rate is a schedule, this method waits for the steps in flight; a number is known without waiting.
 
@@ -361,8 +363,9 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         """Set the learning rates of a program from the next training step on, without another compilation.
 
         Args:
-          rates: a number for each `minimize`, or a single number if there is one `minimize`. It replaces the number or
-            schedule of the optimizer until it is set to None. It is saved and restored with the session.
+          rates: a number for each `minimize` call, or a single number if there is one `minimize` call. A number
+            replaces the learning rate or schedule of the optimizer until a later call sets None. The number is saved
+            and restored with the session.
           program: the name of a program, its function or a Program; optional if there is one program.
 
         Raises:
@@ -377,12 +380,12 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         """Release all arrays and compiled steps. A closed session cannot run programs."""
         self._closed = True
         self._fed = None
-        self._in_flight.rest()  # drop the results of the last steps, which may be large
+        self._in_flight.rest()  # release the results of the last steps, which may be large
         self.engine.close()
 
 
 def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> Layout:
-    """Return the Layout (one device, or a mesh of devices) for these arguments of a Session."""
+    """Return the Layout (one device, or several) for the arguments `place`, `parallel`, `shardings` of a Session."""
     if parallel is None and is_several(place):
         parallel = True
     if parallel in (None, False) and not shardings:

@@ -96,7 +96,7 @@ def update(
 
 
 def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
-    """Return True if an optimizer gives equal results when it updates all rows of a table or only looked-up rows.
+    """Return True if an optimizer computes equal results for updates of all table rows and of looked-up rows only.
 
     The results are equal if a zero gradient leaves a row and its optimizer state unchanged, and if rows are
     independent. The function compares both kinds of update on a small table over a few steps.
@@ -108,7 +108,8 @@ def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return _compare(transformation)
-    except (TypeError, ValueError):  # not comparable: the transformation needs more than gradients, or full tables
+    # no comparison is possible: the transformation needs more than gradients, or full tables
+    except (TypeError, ValueError):
         return False
 
 

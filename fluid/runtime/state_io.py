@@ -160,7 +160,7 @@ class SavesArrays:
         skip: str | Sequence[str],
         names: str | Sequence[str] | None,
     ) -> dict[str, Any]:
-        """Return the state to restore, by name, if a file has other names or is loaded only in part; see `load`."""
+        """Return the arrays to restore, by name, if a file has other names or is loaded only in part; see `load`."""
         source = checkpoint.ArraySource(
             {n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites
         )
@@ -328,7 +328,8 @@ class SavesArrays:
                     f'in fluid.shared(q, name="online") and fluid.shared(q, name="target")'
                 )
         copy = (*names.items(), rate)
-        if rate < 1 and copy not in self._checked_copies:  # only once: loops call copy_params after each step
+        # warn only once for equal arguments: loops call copy_params after each step
+        if rate < 1 and copy not in self._checked_copies:
             self._warn_of_copies(pairs, rate)
             self._checked_copies |= {copy}
         with scope.lock:
@@ -575,7 +576,7 @@ def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
 
 
 def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the parameter of an optimizer state: the longest of `names` at the end of the state's name; else None."""
+    """Return the parameter of an optimizer state: the longest of `names` that ends the state's name, or None."""
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 

@@ -32,7 +32,7 @@ class TrainingState(NamedTuple):
 
     Attributes:
       arrays: the parameters that are trained, and all states, by name.
-      slots: the optimizer state of each `minimize`.
+      slots: the optimizer state of each `minimize` call.
       step: number of completed training steps, int32 `[]`.
     """
 
@@ -47,7 +47,7 @@ class Constants(NamedTuple):
     Attributes:
       arrays: parameters that are not trained, by name.
       root: random key of the session, from which each step derives its key; None for a program that draws nothing.
-      rates: the learning rate of each `minimize`, from `Rates.of`.
+      rates: the learning rate of each `minimize` call, from `Rates.of`.
       members: the values that differ among the models of a population; None for a single model.
     """
 
@@ -76,7 +76,7 @@ _NONE = Variables({}, {}, {})
 
 
 class _Update(NamedTuple):
-    """The result of one training step: the values after its update.
+    """The result of one training step: parameters, states, outputs and other values after the update.
 
     Attributes:
       parameters: new values of the parameters, by name.
@@ -240,7 +240,7 @@ class Step:
 
         def losses(variables: Variables) -> tuple[list[Any], Applied]:
             applied = run(variables)
-            if applied.losses:  # one loss for each `minimize`, in order
+            if applied.losses:  # one loss for each `minimize` call, in order
                 return applied.losses, applied
             loss = data_of(applied.outputs[self.program.loss_output])
             return [jnp.reshape(loss, ())], applied
@@ -251,7 +251,8 @@ class Step:
 
         @functools.cache
         def gradients_of(index: int) -> Variables:
-            scaled = index < len(self.rules) and self.rules[index].scaled  # in test mode, `rules` is empty
+            # in test mode, `rules` is empty, so no loss is scaled
+            scaled = index < len(self.rules) and self.rules[index].scaled
             scale = scale_of(slots[index]) if scaled else 1.0
             cotangents = [jnp.asarray(scale if i == index else 0.0, v.dtype) for i, v in enumerate(values)]
             (pulled,) = pull(cotangents)
@@ -357,7 +358,7 @@ class Step:
         root: Any = None,
         step: Any = 0,
     ) -> Found:
-        """Run the program in test mode with a key from `root` and `step`; return the requested values."""
+        """Run the program in test mode, with the random key of step number `step`; return the requested values."""
         return self.evaluate(arrays, feeds, overrides, step_key(root, step))
 
     def evaluate(
@@ -418,7 +419,7 @@ class OneTraining:
 
     Attributes:
       size: number of models, whose arrays are stacked along a first axis; None for one model without this axis.
-      arguments: for each named value that differs among the models, its values, by name.
+      arguments: the values that differ among the models: by name, one value for each model; empty for one model.
       variant: the reason for another compilation of the step, for messages; empty for the first one.
     """
 
@@ -435,7 +436,7 @@ class OneTraining:
         return None
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
-        """Convert the specs that a program declares to specs of the arrays in the Scope; unchanged for one model."""
+        """Convert a program's array declarations to those of arrays stacked for all models; unchanged for one model."""
         return specs
 
     def draw(self, seed: int) -> Draw:
@@ -460,8 +461,8 @@ class OneTraining:
 def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, Constants, Fed], tuple[Any, Any]]:
     """Return a function for `jax.jit` that runs several training steps in a loop.
 
-    The number of steps is an argument of the compiled function, and not part of a shape. So one compilation serves any
-    number of steps up to the capacity, the size of the stacked minibatches.
+    The number of steps, `count`, is an argument of the compiled function, and not part of a shape. So one compilation
+    serves any number of steps up to the capacity: the size of the first axis of the stacked minibatches.
 
     Args:
       train: the function of one training step, see `Step.train`.

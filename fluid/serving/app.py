@@ -77,7 +77,7 @@ class InferenceMetrics(http.Metrics):
         self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
 
     def count(self, request: HttpRequest) -> None:
-        """Count an inference request; an unknown model is counted under an empty name: clients cannot add labels."""
+        """Count an inference request; unknown models have an empty name, so that clients cannot add metric labels."""
         if request.infers:
             self._labelled(self._requests, request.model, request.version, str(request.status)).inc()
             self._labelled(self._seconds, request.model, request.version).observe(request.seconds)
@@ -117,7 +117,7 @@ class LoneClient:
         self._last = self._last_of_others = -math.inf
 
     def sends(self, client: Any) -> bool:
-        """Record a request of `client`; return whether no other client has sent a request for `seconds`."""
+        """Record a request of `client`; return whether no other client has sent one in the last `seconds` seconds."""
         now = time.monotonic()
         if client != self._client:
             self._client, self._last_of_others = client, self._last
@@ -358,7 +358,7 @@ class App(http.Application):
             disconnect.cancel()
 
     def _wake(self, jobs: Sequence[Job]) -> None:
-        """Wake the requests whose jobs have ended, all with one wake-up of the event loop, which takes system calls."""
+        """Wake the requests of the ended `jobs`, with one call of the event loop, because each call is expensive."""
         assert self._loop is not None
         # after a second SIGTERM or Ctrl-C, the event loop may be closed before the jobs end
         with contextlib.suppress(RuntimeError):

@@ -189,7 +189,7 @@ class Batcher:
         self._finished(jobs)
 
     def _next(self) -> list[Job] | None:
-        """Wait for the next batch and return its jobs; the list is empty if all of them were cancelled.
+        """Wait for the next batch and return its jobs; an empty list if all waiting jobs were cancelled.
 
         Return None if the Batcher is closed and the queue is empty.
         """
@@ -321,8 +321,8 @@ class Runner:
         self._seeds = seeds or Seeds("serve")
         self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
         site = f"the model {name}"
-        # The declarations of the feeds, with `site` replaced, because error messages to clients must not contain paths
-        # of the server.
+        # The declarations of the feeds. `site`, a source line in error messages, is replaced by the name of the model:
+        # clients must not see paths of the server.
         self._specs = {
             n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
         }
@@ -429,7 +429,7 @@ class Runner:
         return {name: array for name, array in feeds.items() if name in self._specs}
 
     def check_sizes(self, tensors: Sequence[MessageTensor]) -> None:
-        """Check that tensors in lists have no more numbers than the largest batch.
+        """Check that tensors in the form of nested lists have no more numbers than the largest batch.
 
         This check comes before the conversion of lists to arrays, during which no other thread runs.
 
@@ -523,7 +523,7 @@ class Runner:
             )
 
     def _check_key(self, key: Any) -> None:
-        """Record the shape `key`; raise FeedError if it is new and `max_shapes` shapes were added since `warm_up`."""
+        """Record the key of feed shapes; raise FeedError for a new key if `max_shapes` keys are new since `warm_up`."""
         if key in self._keys:
             return
         # a lock, because the worker thread checks large requests while the event loop checks all others
@@ -572,7 +572,7 @@ def _count(value: Any) -> int:
 
 
 def is_steady(code: str) -> bool:
-    """Return whether compiled code takes an equal time for all values: it has no loops and no calls of Python."""
+    """Return whether compiled code takes an equal time for all values, because it has no loops or calls of Python."""
     return " while(" not in code and "callback" not in code
 
 

@@ -193,7 +193,7 @@ class LimitedConnection(_Protocol):
             return
         before = self.cycle
         super().data_received(data)
-        # a new cycle shows that the head of a request is complete: uvicorn creates one for each request
+        # the head of a request is complete: uvicorn has created a new `cycle`, its object for one request
         if self.cycle is not before:
             self._stop_waiting()
             return

@@ -115,7 +115,7 @@ class Models:
         self._place = place
         self._versions: dict[str, Version] = {}
         self._folders: dict[str, pathlib.Path] = {}
-        # for each version folder: the time and size of the model file that `reload` has tried to load
+        # for each version folder: the modification time and size of the model file that `reload` has tried to load
         self._tried: dict[pathlib.Path, tuple[int, int]] = {}
         self._unreadable: dict[str, str] = {}  # for each source: the error of its folder, if the folder cannot be read
         for name, source in sources.items():

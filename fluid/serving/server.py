@@ -278,7 +278,7 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
 
 def freeze_garbage() -> None:
     """Exclude all existing objects from garbage collection, which takes 100 ms with JAX and the models."""
-    gc.unfreeze()  # include model versions that were replaced since the last call: they may be garbage
+    gc.unfreeze()  # also collect replaced model versions, which an earlier call has excluded
     gc.collect()
     gc.freeze()
 

@@ -127,7 +127,7 @@ def gradients(
 class _Differentiated:
     """A function that computes gradients while a program runs.
 
-    The function runs the recorded calls again as a function of `inputs`, which JAX differentiates.
+    It runs the recorded layer calls again as a function of `inputs`, and JAX differentiates that function.
 
     Args:
       program: the program that records the gradients.
@@ -144,21 +144,23 @@ class _Differentiated:
         self._targets = targets
         self._inputs = inputs
         self._ends = frozenset(ends)
-        # The inputs are independent variables of the gradient, so the calls that compute an input do not run again.
+        # The gradient treats the inputs as independent variables, so calls that compute an input are not run again.
         self._calls = [
             call for call in program.ops if call.function is not minimized and not set(call.outputs) & set(inputs)
         ]
         self.captures = tuple(program.list_vars())
 
     def __call__(self) -> list[Any]:
-        """Return a list with one gradient for each of the inputs."""
+        """Return a list with one gradient for each input variable."""
         outer = outer_environment("fluid.gradients")
         held = [outer[v] for v in self._inputs]
         found = jax.grad(self._total)([dense_of(value) for value in held], held, outer)
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
-        """Return the sum of all targets for the input arrays `data`; `held` provides the lengths of sequences."""
+        """Return the sum of all target variables, computed from the input arrays `data`.
+
+        `held` has the current values of the inputs; sequences take their lengths from it."""
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
@@ -175,7 +177,7 @@ class _Differentiated:
 
 
 def _with_data(value: Any, data: Any) -> Any:
-    """Return `data` as a batch of sequences with the lengths of `value`; unchanged if `value` is an array."""
+    """Return `data` as a batch of sequences with the lengths of `value`; return `data` if `value` is an array."""
     return value.with_data(data) if isinstance(value, SEQUENCES) else data
 
 
@@ -183,7 +185,7 @@ calc_gradient = gradients
 
 
 def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Variable | str] | None) -> list[str]:
-    """Return the names of the parameters in a `no_grad_set`; feeds in the set are ignored.
+    """Return the names of the parameters in `no_grad_set`; ignore feeds (inputs of the program) in it.
 
     Raises:
       ArgumentError: a variable is neither a parameter nor a feed.

@@ -22,7 +22,7 @@ __all__ = [
 
 
 class VarDesc:
-    """A namespace for Fluid's names of dtypes, such as `VarDesc.VarType.FP32`.
+    """A namespace for PaddlePaddle's names of dtypes, such as `VarDesc.VarType.FP32`.
 
     Example:
       >>> import fluid.static as fluid

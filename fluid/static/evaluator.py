@@ -17,7 +17,7 @@ __all__ = ["Accuracy", "ChunkEvaluator", "DetectionMAP", "EditDistance"]
 
 
 class Evaluator:
-    """The base class of evaluators: counters in the scope, which every run of the program increases, even in test mode.
+    """The base class of evaluators. It counts in variables that every run of the program increases, even in test mode.
 
     Args:
       kind: the prefix of the names of the counters.
@@ -35,7 +35,7 @@ class Evaluator:
         self._name = unique_name.generate(kind)
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
-        """Set all counters to zero, as a run of the startup program does. `reset_program` has no effect."""
+        """Set all counters to zero; the arguments have no effect."""
         del executor, reset_program
         for state in self.states:
             found = global_scope().find_var(state.name)
@@ -43,7 +43,7 @@ class Evaluator:
                 found.set(np.zeros(state.shape))
 
     def _count(self, suffix: str, value: Any, dtype: str = "int64") -> None:
-        """Create a counter `NAME_suffix`; every run adds `value`, a variable of one element, to the counter."""
+        """Create the counter `NAME_suffix`; every run of the program adds `value`, a variable of one element."""
         name = f"{self._name}_{suffix}"
         state = layers.create_global_var([1], 0, dtype, persistable=True, name=name)
         state.counts = True
@@ -71,7 +71,7 @@ class Accuracy(Evaluator):
     Args:
       input: the scores, `[batch, classes]`.
       label: integers `[batch, 1]`.
-      k: a row is correct if the score of its label is one of the `k` largest scores.
+      k: the number of classes with the largest scores that are compared with the label.
       kwargs: accepted for programs written for Fluid, but without effect.
 
     Example:
@@ -197,9 +197,10 @@ class EditDistance(Evaluator):
 
 
 class DetectionMAP(Evaluator):
-    """Mean average precision of detected boxes, for each and for all minibatches; see `fluid.metrics.DetectionMAP`.
+    """Mean average precision of detected boxes, for each minibatch and over all; see `fluid.metrics.DetectionMAP`.
 
-    The host computes the metric, and stores the scores of all detections. Every run must fetch the accumulated value.
+    The metric is computed on the host, which stores the scores of all detections. Every run must fetch the accumulated
+    value, the second variable of `get_map_var()`.
 
     Args:
       input: detections from `layers.detection_output`.
@@ -250,7 +251,7 @@ class DetectionMAP(Evaluator):
         self.metrics += program.apply(_Measured(self._measure), (self.states[0], given))
 
     def get_map_var(self) -> tuple[Variable, Variable]:
-        """Return two variables, float32 `[1]`: the precision of the current minibatch, and of all since `reset`."""
+        """Return two variables, float32 `[1]`: the metric of the current minibatch, and of all since `reset`."""
         return self.metrics[0], self.metrics[1]
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
@@ -260,13 +261,13 @@ class DetectionMAP(Evaluator):
         self._seen = 0
 
     def _measure(self, run: int, images: Sequence[core.SequenceBatch]) -> tuple[float, float]:
-        """Add a minibatch to the metric; return its precision, and the precision of all minibatches since the reset.
+        """Add a minibatch to the metric; return the mean average precision of this minibatch, and of all since `reset`.
 
         Args:
-          run: the number of this run since the last reset, from 1 on.
+          run: the number of runs since the last reset, including this one.
           images: detections, labels, boxes and optional flags of difficult objects, each as one sequence per image.
         """
-        # `run` is also 1 after a run of the startup program, which resets the counter of runs.
+        # A run of the startup program also resets the counter of runs, so `run` is 1 in the run after it.
         if run == 1:
             self._all.reset()
         elif run not in (self._seen, self._seen + 1):
@@ -274,7 +275,7 @@ class DetectionMAP(Evaluator):
                 f"evaluator.DetectionMAP: this is run {run} since the last reset, and {self._seen} of them fetched the "
                 f"accumulated value; fetch get_map_var()[1] in each run, and call reset(exe) before the first one"
             )
-        # JAX may call the host function twice in one run: the minibatch counts once.
+        # JAX may call the host function twice in one run, so add each minibatch only once.
         elif run == self._seen:
             return self._latest
         self._seen = run
@@ -286,10 +287,10 @@ class DetectionMAP(Evaluator):
 
 
 class _Measured:
-    """A function that passes the detections and the true objects of each image to a function on the host.
+    """A function for programs: it passes detections and true objects of each image to a Python function on the host.
 
     Args:
-      measure: the function on the host.
+      measure: the Python function, which returns two metrics.
     """
 
     def __init__(self, measure: Any):
@@ -297,7 +298,7 @@ class _Measured:
         self._measure = measure
 
     def __call__(self, run: Any, given: Sequence[core.SequenceBatch]) -> list[Any]:
-        """Return two precisions: of the current minibatch, and of all minibatches since the last reset."""
+        """Return the mean average precision of the current minibatch, and of all minibatches since the last reset."""
 
         def host(run: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
             pairs = zip(arrays[::2], arrays[1::2], strict=True)

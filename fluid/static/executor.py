@@ -1,8 +1,8 @@
-"""Executor: runs recorded programs over a Session, with feeds of any shape, in one process or in several.
+"""Executor: a runner of recorded programs (lists of layer calls), with feeds of any shape, in one or several processes.
 
-In Fluid the declared shape of a feed is only a hint: a run uses the shapes of the fed arrays. If the shape or LoD level
-of a fed value differs from the declaration, the program is traced and compiled again. In multi-process training each
-process feeds its own rows, and all processes compute the whole minibatch.
+In PaddlePaddle Fluid the declared shape of a feed is only a hint: a run uses the shapes of the fed arrays. If the shape
+or LoD level (nesting of sequences) of a fed value differs from the declaration, the program is traced and compiled
+again. In multi-process training each process feeds its own rows, and all processes compute the whole minibatch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fluid.static.tape.variable import SEQUENCES, Variable
 
 
 def check_processes(what: str, count: int) -> None:
-    """Check that exactly `count` processes are connected; `what` names the caller in the error message.
+    """Check that exactly `count` processes are connected; `what` is the caller's name for the error message.
 
     Raises:
       DistributedError: more or fewer processes are connected.
@@ -49,12 +49,12 @@ def check_processes(what: str, count: int) -> None:
 
 
 def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict[str, Any]]:
-    """Return a list of feeds, one from each process, in the order of the processes.
+    """Exchange feeds between processes; return the list of the feeds of all processes, in process order.
 
     All processes must call this function for each run; they wait for each other.
 
     Args:
-      feed: arrays, LoDTensors or batches of sequences by name.
+      feed: this process's arrays, LoDTensors or batches of sequences by name.
       divided: names of the feeds whose rows differ from process to process.
 
     Raises:
@@ -77,7 +77,7 @@ def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict
 
 
 def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
-    """Return the array of a fed value, and the lengths of its sequences at each LoD level."""
+    """Return the array of a fed value, and its sequence lengths at each nesting level (none for an array)."""
     if isinstance(value, list | tuple):
         raise errors.ArgumentTypeError(
             f"the feed {name!r} is a list, and the rows of several processes are put together; feed an array or a "
@@ -90,11 +90,11 @@ def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def _bytes_of_all(data: np.ndarray, sizes: list[int]) -> list[bytes]:
-    """Return the bytes of each process's array `data`; `sizes` has the number of bytes of each process.
+    """Gather the array `data` of each process as bytes; `sizes` has the number of bytes of each process.
 
     The processes exchange bytes, because a device would convert numbers to other dtypes.
     """
-    from jax.experimental import multihost_utils  # imported on use: only multi-process training needs it
+    from jax.experimental import multihost_utils  # imported here: only multi-process training needs it
 
     flat = np.frombuffer(data.tobytes(), np.uint8)
     every = multihost_utils.process_allgather(np.pad(flat, (0, max(sizes) - flat.size)))
@@ -145,7 +145,7 @@ def run_as_fed(
 
 
 def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
-    """Return a declaration with the shape and LoD level of a fed value; `spec` itself if the value fits `spec`.
+    """Return a feed declaration with the shape and LoD level (nesting level) of a fed value; `spec` itself if it fits.
 
     Args:
       spec: the declaration.
@@ -161,7 +161,7 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
         return spec
     lengths = value.recursive_sequence_lengths() if isinstance(value, LoDTensor) else []
     shape = tuple(value.shape() if isinstance(value, LoDTensor) else value.shape)
-    # A LoDTensor that is fed to a dense feed is read as an array, without its sequence lengths.
+    # Ignore the sequence lengths of a LoDTensor that is fed to a feed without sequences.
     level = len(lengths) if spec.lod_level else 0
     if level:
         fits = level == spec.lod_level and fit(shape, (None, *spec.shape[1:])) is not None
@@ -175,12 +175,13 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
 def check_single_steps(
     needed: Mapping[tuple[str, int], str], specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]
 ) -> None:
-    """Check the lengths of fed sequences that layers combine with dense arrays, which have one row for each sample.
+    """Check the lengths of fed sequences that layers combine with dense arrays, which have one row for each example.
 
-    Each sequence must have one step, or the number of steps that `sequence_reshape` joins to one step.
+    Each sequence must have one time step, or as many as `sequence_reshape` joins to one step.
 
     Args:
-      needed: by `(name of a feed, expected number of steps)`, the reason that the error message gives.
+      needed: the requirements: a dict from `(name of a feed, expected number of steps)` to the reason for the error
+        message.
       specs: the declarations by name.
       feed: arrays by name.
 
@@ -197,7 +198,7 @@ def check_single_steps(
 
 
 def _holds_sequences(spec: FeedSpec, shape: tuple[int, ...]) -> bool:
-    """Return whether an array of the shape `shape` holds sequences of equal lengths: `[batch, time, ...]`."""
+    """Return whether `shape` is a padded shape `[batch, time, ...]` of sequences that the feed `spec` accepts."""
     whole = (*(None,) * (1 + spec.lod_level), *spec.shape[1:])
     padded = (*shape, 1) if len(shape) == 1 + spec.lod_level and spec.shape[1:] == (1,) else shape
     return len(shape) > spec.lod_level and fit(padded, whole) is not None
@@ -222,7 +223,7 @@ def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
 
 
 def _remark(spec: FeedSpec, found: FeedSpec, value: Any, step: CompiledStep) -> None:
-    """Warn once for each feed whose shape differs from its declaration, and once if many shapes were compiled."""
+    """Warn once that the shape of a feed differs from its declaration, and once if many shapes were compiled."""
     core.warn_once(
         spec,
         "shape",
@@ -249,13 +250,13 @@ def _shown(spec: FeedSpec) -> str:
 
 
 def _sizes(declared: FeedSpec, fed: FeedSpec) -> list[int]:
-    """Return the shape that a feed should declare, with -1 for each size that differs from the fed size."""
+    """Return the shape that a feed should declare for a fed array, with -1 for each size that differed."""
     if len(declared.shape) != len(fed.shape):
         return [-1] * len(fed.shape)
     return [-1 if d is None or d != f else d for d, f in zip(declared.shape, fed.shape, strict=True)]
 
 
-# The type of an item of `fetch_list`: a variable to fetch, or its name.
+# The type of an item of `fetch_list`: a variable to fetch, or the name of the variable.
 Fetched = Variable | str
 # The type of `feed=`: arrays by name, or a list with one dict of arrays for each device.
 Feed = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -430,7 +431,7 @@ def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
 
 
 def _joined(feed: Feed) -> dict[str, Any]:
-    """Concatenate a list of feeds, one for each device, along the batch dimension to one feed."""
+    """Concatenate a list of feeds (arrays by name), one for each device, along the batch dimension."""
     if feed is None or isinstance(feed, Mapping):
         return dict(feed or {})
     return {name: _concatenated([part[name] for part in feed]) for name in feed[0]} if feed else {}

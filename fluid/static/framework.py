@@ -31,7 +31,7 @@ __all__ = [
     "shared",
 ]
 
-_VERSION = "1.8.5"  # the PaddlePaddle version that fluid.static imitates
+_VERSION = "1.8.5"  # the PaddlePaddle version whose API fluid.static has
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def name_scope(prefix: str | None = None) -> Iterator[None]:
 
 
 def shared(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
-    """Make every call of a function use the same parameters and states, as `fluid.shared` does in program functions.
+    """Make every call of a function use the same parameters and states; see `fluid.shared`.
 
     Args:
       function: a function that calls layers, and takes and returns variables. The function must not assign to
@@ -85,7 +85,9 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 
 
 def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
-    """Call a shared function while a program runs; replace the variables among its results by their values."""
+    """Call a shared function (its calls share parameters) while a program runs.
+
+    Replace the variables among its results by their current values."""
     return outer_environment(net.name).read(net(*args, **kwargs))
 
 
@@ -149,7 +151,7 @@ def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
 
 
 def in_dygraph_mode() -> bool:
-    """Return False: fluid has no dygraph mode; layers are recorded, or called in a program function.
+    """Return False: fluid has no dygraph mode (PaddlePaddle's eager execution).
 
     Example:
       >>> import fluid.static as fluid

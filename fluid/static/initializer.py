@@ -1,4 +1,4 @@
-"""The initializers of `fluid.initializer`, and Fluid's functions that choose the device for initial values."""
+"""The initializers of `fluid.initializer`, and functions of PaddlePaddle that choose the device of initial values."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Save and load the values of a scope, and inference models, by functions that take an Executor."""
+"""Save and load the values of a scope (parameters and other stored variables), and inference models."""
 
 import logging
 import pathlib
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class InferenceModel(NamedTuple):
-    """The result of `load_inference_model`, a tuple with the fields in Fluid's order.
+    """The result of `load_inference_model`, a tuple with the fields in PaddlePaddle Fluid's order.
 
     Attributes:
       program: the loaded program, which the Executor runs.
@@ -65,7 +65,7 @@ class SavedModel(Program):
     """A program that was loaded from a file of an inference model.
 
     Args:
-      inner: the program that a Session runs.
+      inner: the loaded `fluid.Program`, which a Session can run.
 
     Example:
       >>> import fluid
@@ -80,7 +80,7 @@ class SavedModel(Program):
         self.for_test = True
 
     def discovered(self) -> core.Program:
-        """Return the `fluid.Program` that a Session runs."""
+        """Return the loaded `fluid.Program`, which a Session can run."""
         return self.inner
 
     @property
@@ -197,7 +197,7 @@ original wrote
 
 
 def _target(program: Program, name: str, array: core.Array) -> Variable:
-    """Return a variable for the result `name` of a loaded program; `array` declares its shape and dtype."""
+    """Return a variable for the result `name` of a loaded program, with the shape and dtype of `array`."""
     structs = [
         jax.ShapeDtypeStruct(tuple(batch if d is None else d for d in array.shape), array.dtype) for batch in BATCHES
     ]
@@ -205,7 +205,7 @@ def _target(program: Program, name: str, array: core.Array) -> Variable:
 
 
 def scope_of(executor: Any, program: Program) -> Scope:
-    """Add `program` to the global scope, and return the scope.
+    """Add `program` to the global scope, which stores its values, and return the scope.
 
     Raises:
       ArgumentTypeError: `executor` is not an Executor.
@@ -257,7 +257,7 @@ def is_parameter(var: Variable) -> bool:
 
 
 def is_persistable(var: Variable) -> bool:
-    """Return whether a scope stores the value of a variable between runs; usable as `predicate=` of `save_vars`.
+    """Return whether the value of a variable is stored between runs; usable as `predicate=` of `save_vars`.
 
     Example:
       >>> import fluid.static as fluid
@@ -457,7 +457,7 @@ def load_persistables(
             dirname,
         )
         return
-    # A program that minimises no loss, for example a test program, has no optimizer state: `wanted` is empty.
+    # `wanted` is empty if the program has no optimizer state, because it minimises no loss.
     if wanted:
         check_match(slots, wanted, str(dirname))
         new = [jax.numpy.array(slots[name]) for name in wanted]
@@ -478,7 +478,7 @@ def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
 
 
 def _slots(scope: Scope, program: Program) -> Any:
-    """Return the optimizer state of a program as a JAX pytree; empty for a program without layers."""
+    """Return the optimizer state of a program as a JAX pytree; an empty tuple for a program without layers."""
     if not program.version:
         return ()
     return scope.session.scope.slots[scope.program(program, None).name]

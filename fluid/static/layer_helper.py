@@ -124,7 +124,7 @@ class LayerHelper:
         )
 
     def create_variable_for_type_inference(self, dtype: Any = None, stop_gradient: bool = False) -> Variable:
-        """Return a variable `NAME.tmp_K` without a value, for the output of `append_op`; `dtype` has no effect."""
+        """Create a variable `NAME.tmp_K` without a value, for an output of `append_op`; `dtype` has no effect."""
         del dtype
         return self.create_variable(unique_name.generate(f"{self.name}.tmp"), stop_gradient=stop_gradient)
 
@@ -142,7 +142,7 @@ class LayerHelper:
         dtype: Any = "float32",
         **others: Any,
     ) -> Variable:
-        """Return a new variable: zeros that the scope stores between runs; without a value if not `persistable`."""
+        """Create a variable: if `persistable`, zeros that are stored between runs; else a variable without a value."""
         if not persistable:
             return self.create_variable(name, **others)
         name = name or unique_name.generate(f"{self.name}.var")

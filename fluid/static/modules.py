@@ -1,4 +1,4 @@
-"""Import paths of PaddlePaddle Fluid for names that other modules define, as `fluid.static.param_attr.ParamAttr`."""
+"""PaddlePaddle's import paths, such as `fluid.static.param_attr.ParamAttr`, for names that other modules define."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from fluid.static import contrib, core, layers, parallel, profiler, transpiler
 _LAYERS = (
     "control_flow detection device io learning_rate_scheduler loss metric_op nn ops rnn sequence_lod tensor".split()
 )
-# The names in each of these modules of PaddlePaddle Fluid. `fluid.static` itself defines all the names.
+# A dict from a module of PaddlePaddle Fluid to the names that it exports. `fluid.static` defines all these names.
 _NAMES = {
     "data_feeder": ["DataFeeder"],
     "inferencer": ["Inferencer"],
@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: Sequence[str]) -> None:
-    """Add a module `name` to a package; the new module takes its attributes from the module `source` on use."""
+    """Add a module `name` to a package; the new module gets its attributes from the module `source`, at each access."""
     module: Any = types.ModuleType(f"{package.__name__}.{name}", f"The names of `{name}` of PaddlePaddle Fluid.")
     module.__all__ = list(names)
     module.__getattr__ = lambda wanted: getattr(source, wanted)
@@ -37,7 +37,7 @@ def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: 
 
 
 def _refuse(package: types.ModuleType, name: str) -> types.ModuleType:
-    """Add a module `name` to a package; each attribute of the module raises an ImportError that gives the reason."""
+    """Add an unsupported module `name` to a package; using one of its attributes raises an ImportError."""
     module: Any = types.ModuleType(f"{package.__name__}.{name}", "A module of Fluid that is refused.")
 
     def missing(wanted: str) -> Any:

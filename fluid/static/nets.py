@@ -1,4 +1,4 @@
-"""The networks of `fluid.nets`, and `embedding` and `one_hot`; outside a program function their calls are recorded."""
+"""The networks of `fluid.nets`, and `embedding` and `one_hot`; calls are recorded into a program, and run later."""
 
 import functools
 from typing import Any

@@ -21,7 +21,7 @@ __all__ = optimizer.__all__  # noqa: PLE0605
 
 
 class LearningRate(Variable):
-    """The variable of a learning rate that is a number; `Executor.run` can fetch it, but layers cannot read it.
+    """The variable of a learning rate that the user gives as a number; `Executor.run` can fetch it, layers cannot.
 
     Args:
       program: the Program that minimises the loss.
@@ -58,11 +58,11 @@ class LearningRate(Variable):
 
 
 class Recorded:
-    """A mixin with the methods that make an optimizer of `fluid.optimizer` work in recorded programs.
+    """A mixin for optimizers of `fluid.optimizer`: their `minimize` is recorded into a program, which runs later.
 
     Attributes:
       rate: the variable of the learning rate, if layers compute the learning rate; else None.
-      rates: by program, the variable of the learning rate, if the learning rate is a number.
+      rates: if the learning rate is a number, a dict from each program to its variable of the learning rate.
     """
 
     rate: Variable | None
@@ -95,7 +95,7 @@ class Recorded:
             creates the optimizer state.
           parameter_list: variables or names of the parameters to change; by default all trainable parameters. The
             statistics of batch_norm, which `program.all_parameters()` contains too, stay unchanged.
-          no_grad_set: variables or names of parameters that stay unchanged; feeds are ignored.
+          no_grad_set: variables or names of parameters that stay unchanged; feeds in the set are ignored.
           grad_clip: a gradient clip of `fluid.clip` for all parameters.
 
         Returns:
@@ -117,9 +117,9 @@ class Recorded:
         return [], pairs_of(loss, names, excluded)
 
     def _add_rate(self, program: Program, position: int) -> None:
-        """Add a variable for the learning rate of the program's minimisation with the index `position`.
+        """Add to a program the variable of the learning rate, for its recorded `minimize` call number `position`.
 
-        An optimizer has one LearningRate in each program.
+        Several `minimize` calls of one optimizer in a program share one variable.
         """
         if program not in self.rates:
             self.rates[program] = LearningRate(program, unique_name.generate("learning_rate"))
@@ -128,7 +128,7 @@ class Recorded:
         program.rates[variable.name] = (*program.rates.get(variable.name, ()), position)
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
-        """Return the variable of the learning rate in a program, as Fluid does; None before `minimize`."""
+        """Return the variable of the learning rate in `program`; None before `minimize`."""
         return self.rates.get(program or default_main_program()) if self.rate is None else self.rate
 
     def backward(
@@ -147,7 +147,7 @@ class Recorded:
         """Record the update of the parameters in `params_grads` by their gradients; the second half of `minimize`.
 
         Raises:
-          ProgramError: `params_grads` is empty, or has a gradient that `backward` did not return.
+          ProgramError: `params_grads` is empty, or contains a gradient that `backward` did not return.
         """
         if not params_grads or any(not isinstance(g, Gradient) or g.of is not p for p, g in params_grads):
             raise errors.ProgramError(
@@ -159,10 +159,10 @@ class Recorded:
 
 
 class RecordedAverage:
-    """A mixin with the methods that make a parameter average of `fluid.optimizer` work in recorded programs."""
+    """A mixin that lets parameter averages, such as ExponentialMovingAverage, work in recorded programs."""
 
     def update(self) -> None:
-        """Average the parameters that the minimisations of the default main program update."""
+        """Start to average the parameters that optimizers update in the default main program."""
         if in_a_function():
             Average.update(self)  # type: ignore[arg-type]
         else:
@@ -178,7 +178,7 @@ class RecordedAverage:
 
 
 class RecordedModelAverage(RecordedAverage):
-    """A mixin for ModelAverage, which, as in Fluid, averages parameters from its creation on."""
+    """A mixin for ModelAverage in recorded programs: creating a ModelAverage also starts the averaging."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -187,12 +187,12 @@ class RecordedModelAverage(RecordedAverage):
 
 
 def _session_of(executor: Any) -> Any:
-    """Return the Session that an Executor uses; return a Session unchanged."""
+    """Return the Session of the global scope if `executor` is an Executor; else `executor`, a Session, itself."""
     return global_scope().session if hasattr(executor, "place") and hasattr(executor, "close") else executor
 
 
 def _rate_of(found: Any) -> Variable | None:
-    """Return the learning rate of an optimizer, or of its inner optimizer, if it is a variable; else None."""
+    """Return the variable that holds an optimizer's learning rate; None if the learning rate is a number."""
     inner = getattr(found, "inner_optimizer", None)
     return getattr(found, "rate", None) if inner is None else _rate_of(inner)
 
@@ -202,7 +202,7 @@ def _names(items: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _without_states(program: Program, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in `names` that are not names of states, such as the statistics of batch_norm."""
+    """Return `names` without the names of states, such as the moving mean of batch_norm."""
     return tuple(name for name in names if name not in program.arrays or program.arrays[name].trainable is not None)
 
 

@@ -1,4 +1,4 @@
-"""Fluid's classes for several devices, such as ParallelExecutor; they run programs on one device."""
+"""PaddlePaddle's classes for several devices, such as ParallelExecutor; they run programs on one device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fluid.static.scope import Scope
 
 
 class BuildStrategy:
-    """Fluid's options for building a program; any attribute may be set, but has no effect.
+    """PaddlePaddle's options for building a program; any attribute may be set, but has no effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -22,13 +22,13 @@ class BuildStrategy:
     """
 
     class ReduceStrategy:
-        """Fluid's names of the ways to sum gradients of several devices; they have no effect."""
+        """PaddlePaddle's options for summing gradients of several devices; they have no effect."""
 
         AllReduce = 0
         Reduce = 1
 
     class GradientScaleStrategy:
-        """Fluid's names of the ways to scale gradients of several devices; they have no effect."""
+        """PaddlePaddle's options for scaling gradients of several devices; they have no effect."""
 
         CoeffNumDevice = 0
         One = 1
@@ -36,7 +36,7 @@ class BuildStrategy:
 
 
 class ExecutionStrategy:
-    """Fluid's options for running a program; any attribute may be set, but has no effect.
+    """PaddlePaddle's options for running a program; any attribute may be set, but has no effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -82,7 +82,7 @@ class CompiledProgram:
 
 
 class ParallelExecutor:
-    """An executor of one program; one device computes the whole batch, with the results of several devices.
+    """An executor of one program. One device computes the whole batch; the results equal those on several devices.
 
     Args:
       use_cuda: True runs on a GPU.
@@ -151,4 +151,4 @@ class ParallelExecutor:
         return self._executor.run(self._program, given, fetch_list, scope=self._scope, return_numpy=return_numpy)
 
     def drop_local_exe_scopes(self) -> None:
-        """Do nothing: the executor has no local scopes."""
+        """Do nothing: the executor has no local scopes (PaddlePaddle's per-device stores of values)."""

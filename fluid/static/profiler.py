@@ -16,7 +16,7 @@ from fluid.static.executor import plain_program
 
 __all__ = ["cuda_profiler", "memory_usage", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
-_running: list[str] = []  # the temporary folder of the running profile; empty without a profile
+_running: list[str] = []  # one item, the temporary folder of the running profile; empty if none runs
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Fluid's DataFeeder, PyReader and DataLoader, which convert the user's rows or minibatches to feeds."""
+"""PaddlePaddle's DataFeeder, PyReader and DataLoader, which convert the user's rows or minibatches to feeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -65,7 +65,7 @@ class DataFeeder:
 
 
 class PyReader:
-    """A reader of minibatches, which feeds a program itself, or which yields feeds for `Executor.run`.
+    """A reader of minibatches, which feeds a program itself, or yields feeds (dicts of arrays) for `Executor.run`.
 
     Args:
       feed_list: the variables to feed, from `layers.data`.
@@ -122,7 +122,7 @@ class PyReader:
     def decorate_sample_generator(
         self, sample_generator: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = True, places: Any = None
     ) -> None:
-        """Set the data source: a function that returns an iterable of rows, `batch_size` of which form a minibatch."""
+        """Set the data source: a function that returns an iterable of rows; `batch_size` rows form a minibatch."""
         del places
         self._source = batch(sample_generator, batch_size, drop_last=drop_last)
 
@@ -154,11 +154,11 @@ class PyReader:
 
     @property
     def queue(self) -> "PyReader":
-        """Return the reader itself as its queue, for programs that print `reader.queue.size()`."""
+        """Return the reader itself in place of a queue, for programs that print `reader.queue.size()`."""
         return self
 
     def size(self) -> int:
-        """Return 1 while the reader feeds the program, and 0 otherwise, in place of the size of Fluid's queue."""
+        """Return 1 while the reader feeds the program, else 0; in PaddlePaddle, the number of queued minibatches."""
         return int(self._running is not None)
 
     def reset(self) -> None:
@@ -169,7 +169,7 @@ class PyReader:
         """Return the feed of the next minibatch.
 
         Raises:
-          EOFException: the reader is at its end.
+          EOFException: the data source has no more minibatches.
           ProgramError: `start` was not called.
         """
         if self._running is None:
@@ -188,7 +188,7 @@ class PyReader:
             yield self._in_other_shapes(minibatch) or self._feeder.feed(minibatch, number)
 
     def _in_other_shapes(self, minibatch: Any) -> dict[str, Any] | None:
-        """Return the columns of a minibatch by name, if one differs from its declared shape; else None."""
+        """Return the columns of a minibatch by name if the shape of one differs from its declaration; else None."""
         if not isinstance(minibatch, tuple) or len(minibatch) != len(self.names):
             return None
         columns = dict(zip(self.names, minibatch, strict=True))

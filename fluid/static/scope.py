@@ -42,7 +42,7 @@ class Tensor:
         self._name = name
 
     def get_tensor(self) -> Tensor:
-        """Return the Tensor itself: in Fluid, `find_var(name).get_tensor()` returns the tensor of a variable."""
+        """Return the Tensor itself: in PaddlePaddle, `find_var(name).get_tensor()` returns the tensor of a variable."""
         return self
 
     def set(self, array: Any, place: Any = None) -> None:
@@ -66,11 +66,11 @@ class Scope:
     """A store of the values that persist between runs, by name: parameters, moving averages, counters.
 
     Args:
-      outer: the outer scope; the new scope shows its values until a startup program runs in the new scope.
+      outer: the outer scope. The new scope shows the values of `outer` until a startup program runs in the new scope.
 
     Attributes:
-      kept: by name, the values that the Session does not store, such as persistable results of layers.
-      collective: True if the values are on the devices of all processes of a launch.
+      kept: a dict from names to the values that the Session does not store, such as persistable results of layers.
+      collective: True if the values are on the devices of all training processes.
 
     Example:
       >>> import fluid.static as fluid
@@ -89,7 +89,7 @@ class Scope:
 
     @property
     def session(self) -> Session:
-        """Return the Session of the scope; the first run of a program creates it.
+        """Return the Session (the store of the values) of the scope; the first run of a program creates the Session.
 
         Raises:
           ProgramError: no program has run in the scope yet.
@@ -108,23 +108,23 @@ class Scope:
     var = find_var
 
     def new_scope(self) -> Scope:
-        """Return a new inner scope; it shows the values of this scope until a startup program runs in the new scope."""
+        """Return a new inner scope, which shows this scope's values until a startup program runs in the new scope."""
         return Scope(self)
 
     @property
     def running(self) -> Scope:
-        """Return the scope in which programs run: this scope if it has a Session, else the next outer scope."""
+        """Return the scope whose values programs use: this scope if it has a Session, else the nearest outer one."""
         return self if self._session is not None or self._outer is None else self._outer.running
 
     def value(self, name: str) -> Any:
-        """Return the value of the variable `name` as an array; a learning rate is float32 `[1]`, as in Fluid."""
+        """Return the value of the variable `name` as an array; a learning rate is float32 `[1]`, as in PaddlePaddle."""
         if found := self._minimisations(name):
             program, position = found[-1]
             return np.array([self.session.learning_rates(program)[position]], "float32")
         return self.kept[name] if name in self.kept else self.session.scope[name]
 
     def put(self, name: str, array: np.ndarray) -> None:
-        """Set the value of the variable `name`; set a learning rate in all programs that use it."""
+        """Set the value of the variable `name`; a learning rate changes in all programs that use it."""
         if name in self.kept:
             self.kept[name] = array
         for program, position in self._minimisations(name):
@@ -137,7 +137,7 @@ class Scope:
             held[name] = array.astype(held.specs[name].dtype)
 
     def rates_set(self, program: Program) -> dict[str, np.ndarray]:
-        """Return by name the learning rates of a program that the user has set."""
+        """Return a dict of the learning rates that the user has set in a program, by name."""
         given = self.session.engine.rates.given
         return {
             name: self.value(name)
@@ -146,7 +146,7 @@ class Scope:
         }
 
     def _minimisations(self, name: str) -> list[tuple[core.Program, int]]:
-        """Return a pair `(program, index of the minimisation)` for each minimisation with the learning rate `name`."""
+        """Return a pair `(program, index)` for each recorded `minimize` call that uses the learning rate `name`."""
         trained = [(written, added) for written, _, added in self._programs.values() if added.minimizes]
         return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 
@@ -181,7 +181,7 @@ class Scope:
         return self._session
 
     def program(self, program: Program, place: Place) -> core.Program:
-        """Return the Session's version of a Program; add the Program to the Session if it is new or has new layers."""
+        """Return the `core.Program` that the Session runs for a recorded Program; create one if the Program changed."""
         session = self.on(place, program.random_seed, program.collective)
         known = self._programs.get(id(program))
         if known is not None and known[1] == program.version:
@@ -193,14 +193,14 @@ class Scope:
         return added
 
     def later(self, program: Program) -> Later | None:
-        """Return the recorded calls that run after a training step of a program in this scope; None without calls."""
+        """Return the layer calls that run after each training step of a program; None if there are none."""
         version = self._programs[id(program)][1]
         if self._later.get(id(program), (None, None))[0] != version:
             self._later[id(program)] = (version, None if program.for_test else program.later())
         return self._later[id(program)][1]
 
     def initialise(self, startup: Program, place: Place) -> None:
-        """Initialize the parameters and states of all main programs that use a startup program."""
+        """Initialize the parameters and states of all main programs that belong to the startup program `startup`."""
         collective = any(main.collective for main in startup.mains)
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
@@ -218,7 +218,7 @@ class Scope:
             self._initialised |= set(first)
 
     def _drop_other_shapes(self, main: Program, place: Place) -> None:
-        """Drop the programs that use a parameter of `main` with another shape, as Fluid does at each startup run."""
+        """Remove the programs from the Session that declare a parameter of `main` with another shape than `main`."""
         old = self.session
         known = {n: old.scope.specs[n] for n in main.arrays if n in old.scope.specs}
         changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}
@@ -239,7 +239,7 @@ class Scope:
         self._initialised &= set(new.scope.arrays)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Set parameters and states of the programs in the Session; `arrays` has the values by name."""
+        """Set parameters and states of the programs in the Session to `arrays`, a dict of values by name."""
         for name, array in arrays.items():
             self.session.scope[name] = array
         self._initialised |= set(arrays)

@@ -1,4 +1,4 @@
-"""Trainer and Inferencer that record the layers of their functions once, as PaddlePaddle Fluid does."""
+"""Trainer and Inferencer that record the layer calls of the user's function once, as PaddlePaddle Fluid does."""
 
 import functools
 from typing import Any
@@ -21,13 +21,13 @@ __all__ = [
 
 
 class Trainer(fluid.Trainer):
-    """A Trainer whose program function is recorded, so that the function may contain blocks and assignments.
+    """A Trainer that records the user's function, so that the function may contain While blocks and assignments.
 
     Args:
       program_func: a function that calls layers, and returns the loss, or a list with the loss first; or any other
         value that `fluid.Trainer` accepts.
       args: further arguments of `fluid.Trainer`.
-      train_func: another name of `program_func`, which Fluid uses.
+      train_func: another name of `program_func`, which PaddlePaddle Fluid uses.
       settings: further arguments of `fluid.Trainer`.
 
     Example:
@@ -46,7 +46,7 @@ class Trainer(fluid.Trainer):
 
 
 class Inferencer(fluid.Inferencer):
-    """An Inferencer whose function is recorded, so that the function may contain blocks and assignments.
+    """An Inferencer that records the user's function, so that the function may contain While blocks and assignments.
 
     Args:
       infer_func: a function that calls layers, and returns the results; or None for an exported model.
@@ -67,7 +67,7 @@ class Inferencer(fluid.Inferencer):
 
 
 def written_down(function: Any) -> Any:
-    """Record the layers that a function calls; return the program function that runs the recorded layers.
+    """Record the layer calls of a function; return a function that runs the recorded calls.
 
     Args:
       function: a function that calls layers, and returns variables. `written_down` returns a Program, or a

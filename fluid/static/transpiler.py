@@ -44,7 +44,7 @@ class DistributeTranspilerConfig:
 
 
 class DistributeTranspiler:
-    """A preparation of a program for multi-process training, by collective communication.
+    """A converter that prepares a program for multi-process training by collective communication.
 
     Start the script by `python -m fluid launch --processes N train.py`. Every process feeds its own rows, as in Fluid,
     and XLA computes the gradient over the rows of all processes. So all processes must run the same programs in the
@@ -83,7 +83,7 @@ class DistributeTranspiler:
           pservers: accepted for programs written for Fluid, but has no effect.
           trainers: the number of processes, or their addresses separated by commas.
           sync_mode: accepted for programs written for Fluid, but has no effect: training is always synchronous.
-          startup_program: accepted for programs written for Fluid, but has no effect: the program has its own.
+          startup_program: accepted for programs written for Fluid, but has no effect: the program already has one.
           current_endpoint: accepted for programs written for Fluid, but has no effect.
 
         Raises:
@@ -131,7 +131,7 @@ class DistributeTranspiler:
 
 
 class InferenceTranspiler:
-    """Fluid's optimization of a program for inference; it does nothing, because XLA fuses layers in every program.
+    """PaddlePaddle's optimizer of programs for inference; it does nothing, because XLA fuses layers in every program.
 
     Example:
       >>> import fluid.static as fluid

@@ -1,4 +1,4 @@
-"""Automatic names of layers and variables, such as `fc_0`; a guard restarts their numbers at 0."""
+"""Automatic names of layers and variables, such as `fc_0`; `guard` restarts the numbers at 0."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["counters", "generate", "guard", "switch"]
 
 
 class Counters(dict[str, int]):
-    """The next number of the automatic names, by the stem of the name; "fc" is the stem of `fc_0`.
+    """A dict from the stem of automatic names to the next number; "fc" is the stem of `fc_0`.
 
     Args:
       prefix: the prefix of all names.
@@ -87,8 +87,8 @@ def guard(new_generator: str | None = None) -> Iterator[None]:
     """Restart the numbers of automatic names within a `with` block; two programs then share parameters of equal names.
 
     Args:
-      new_generator: a prefix of all names in the block. As in Fluid, parameter names contain the prefix twice, because
-        they contain the name of the layer.
+      new_generator: a prefix of all names in the block. As in PaddlePaddle, names of parameters contain the prefix
+        twice, because they contain the name of the layer.
 
     Raises:
       ArgumentTypeError: `new_generator` is not a string.

@@ -1,10 +1,11 @@
 """Members: computations for all trainings (members) of a population at once: steps, tests and ensembles.
 
-`Members` is an Engine strategy that runs the step of one training on stacked arrays `[members, ...]` by `jax.vmap`.
-If an argument of the program function differs among members, it is a named value that each step overrides. If a number
-of the optimizer differs, the update rule gets the member's number while JAX traces the step. For a stopped member, the
-step selects the old arrays instead of the new arrays. `PopulationSession` holds the stacked arrays. A test covers all
-members at once. The outputs of an ensemble are means over members. A reader may have separate data for each member.
+`Members` is a strategy of Engine, the class that compiles the steps of a Session. By `jax.vmap`, it runs the step of
+one training on stacked arrays `[members, ...]`. If an argument of the program function differs among members, the
+argument is a named value that each step overrides. If a number of the optimizer differs, the update rule gets the
+member's number while JAX traces the step. For a stopped member, the step selects the old arrays instead of the new
+arrays. `PopulationSession` holds the stacked arrays. A test covers all members at once. The outputs of an ensemble are
+means over members. A reader may have separate data for each member.
 """
 
 import copy
@@ -42,8 +43,8 @@ from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Handler
 from fluid.trainer.programs import Member
 
-# `_STATE` and `_CONSTANTS`: for each argument of a step, the axis of members for `jax.vmap`. It is None for the step
-# counter and the learning rates, which all members share.
+# `_STATE` and `_CONSTANTS`: for each argument of a step, the axis of members for `jax.vmap`. The axis is None for the
+# step counter and the learning rates, which all members share.
 _STATE: Any = TrainingState(arrays=0, slots=0, step=None)  # type: ignore[arg-type]
 _CONSTANTS: Any = Constants(arrays=0, root=0, rates=None, members=0)  # type: ignore[arg-type]
 
@@ -114,7 +115,7 @@ class Members(OneTraining):
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
     def constants(self) -> Any:
-        """Return the value of `Constants.members`: the flags of active members, and the varied hyperparameters."""
+        """Return the flags of active members and the varied hyperparameters, for the step input `Constants.members`."""
         return {"active": self.flags, "arguments": self.arguments, "numbers": self.numbers}
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -181,7 +182,7 @@ class Members(OneTraining):
         after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
-            new = new.astype(old.dtype)  # traced hyperparameters may promote the dtype, Python numbers do not
+            new = new.astype(old.dtype)  # unlike Python numbers, traced hyperparameters may promote the dtype
             return new if active is None else jnp.where(active, new, old)
 
         arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))
@@ -253,7 +254,7 @@ class PopulationSession(Session):
       members: the strategy that runs the members.
       place: a device; None for JAX's default.
       mode: the default mode of `run`, see Session.
-      options: further arguments of Engine.
+      options: further arguments of Engine, the class that compiles the steps.
     """
 
     def __init__(
@@ -302,8 +303,8 @@ class PopulationSession(Session):
     def state(self) -> dict[str, Any]:
         """Return all arrays that another session needs to continue the training, by name.
 
-        They are the arrays of `Session.state`, the flags of active members, `@active`, and the varied hyperparameters,
-        `@vary/NAME`.
+        They are the arrays of `Session.state`, the flags of active members as `@active`, and the varied hyperparameters
+        as `@vary/NAME`.
         """
         differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
         return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
@@ -331,8 +332,8 @@ class GatheredOfMembers(Gathered):
 
     Args:
       program: the program.
-      metrics: as for Gathered.
-      rows: as for Gathered.
+      metrics: metrics by name; they are copied, so the originals do not change.
+      rows: True collects outputs that are not scalars; False returns None for them.
       size: the number of members.
     """
 
@@ -407,12 +408,12 @@ class MembersEvaluator(DatasetEvaluator):
 
 
 class MembersValidation(Validation):
-    """A Validation for a population; it raises an error for handlers that expect the numbers of a single training."""
+    """The tests of a population during training; handlers that expect the numbers of a single training are refused."""
 
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """Return the handlers of a call of `train`, and additional handlers; for arguments, see `Validation.around`.
+        """Return all handlers of a call of `train`, from the user and from the Trainer; see `Validation.around`.
 
         Raises:
           ArgumentError: a handler, or `restore_best`, expects one number and not an array with one number per member.
@@ -451,7 +452,7 @@ def each_member(results: Any) -> Any:
 
 
 class Separately:
-    """A value for `Inferencer(params=...)`, to return the outputs of each member of a population instead of their mean.
+    """A value for `Inferencer(params=...)` that selects the outputs of each member of a population, not their mean.
 
     `Population.each` returns it.
 

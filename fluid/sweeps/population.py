@@ -206,7 +206,7 @@ class Population(Trainer):
 
     @property
     def each(self) -> Separately:
-        """A value for `fluid.Inferencer(params=...)`, to return the outputs of each member instead of their mean.
+        """A value for `fluid.Inferencer(params=...)` that selects the outputs of each member instead of their mean.
 
         The outputs have the shape `[batch, members, ...]`.
 

@@ -95,7 +95,7 @@ class Varied:
 
     @contextlib.contextmanager
     def explaining(self, precision: str | None) -> Iterator[None]:
-        """Convert errors in a `with` block that traces the program function, if a varied argument causes them.
+        """Explain errors in a `with` block that traces the program function, if a varied argument causes them.
 
         Raises:
           ArgumentError: the program function works with a plain number, but raises an error with a traced scalar,
@@ -167,7 +167,8 @@ class Varied:
                 f"this may be of any of them; expected one optimizer: fluid.Population(program, optimizer, ...)"
             )
         for name, values in self.numbers.items():
-            for value in values:  # create an optimizer with each value: its `__post_init__` checks the value
+            # Create an optimizer with each value, because `__post_init__` of the optimizer checks the value.
+            for value in values:
                 _with_number(rules[0].optimizer, name, float(value), _checked)
 
     def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
@@ -286,7 +287,8 @@ def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]
     if not callable(declared):
         return make(optimizer, **{name: value})
     if make is _checked:
-        make(optimizer, **{name: value})  # raises an error if the factor of a schedule is no valid learning rate
+        # This call raises an error if the factor of a schedule is no valid learning rate.
+        make(optimizer, **{name: value})
     return replaced(optimizer, **{name: lambda count: value * declared(count)})
 
 

@@ -24,9 +24,9 @@ log = logging.getLogger("fluid")
 
 
 class Agreement(Policy):
-    """A policy of multi-process training: all processes end each epoch, and the training, after the same step.
+    """A hook of the training loop that makes all processes end each epoch, and the training, after the same step.
 
-    With a single process, the policy only records whether the step is the last one of its epoch.
+    With a single process, the hook only records whether the step is the last one of its epoch.
 
     `stop()`, `pause()` or a signal in one process ends the training of all processes. An epoch ends for all processes
     when the data of one process ends, or when the next minibatches of the processes differ in shape, because all
@@ -35,7 +35,7 @@ class Agreement(Policy):
     Args:
       group: the group of the processes.
       signals: receives Ctrl-C and SIGTERM in this process.
-      progress: the position of the training; the policy sets `progress.last` after each step.
+      progress: the position of the training; this hook sets `progress.last` after each step.
       told: a function that returns two flags of this process: True if `stop()` or `pause()` was called, and True if
         `pause()` was called.
       stop: stops the training in this process.
@@ -122,7 +122,7 @@ def _upcoming(batches: Batches) -> str:
 
 
 def compare(group: Group, session: Session, programs: Sequence[Program], **settings: Any) -> None:
-    """Check that all processes train equal programs with equal settings and parameters, on the devices of them all.
+    """Check that all processes train equal programs with equal settings and parameters, on devices of every process.
 
     Args:
       group: the group of the processes.

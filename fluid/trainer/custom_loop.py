@@ -42,7 +42,7 @@ class Loop(HasParameters, KnownAttributes):
     """A custom training loop that notifies handlers of its steps, as a Trainer does, and shows a progress bar.
 
     `with loop:` surrounds the training, `for feed in loop:` iterates over its minibatches, epoch by epoch, and
-    `loop.step(feed)` is `session.step(feed)` that also notifies handlers. Other work of the loop, such as a step of
+    `loop.step(feed)` runs `session.step(feed)` and notifies handlers. Other work of the loop, such as a step of
     another program, notifies no handler. Handlers find the loop in their attribute `trainer`.
 
     To resume the loop exactly, including its handlers, pass it in the argument `state_of` of a `fluid.Checkpoint`.
@@ -265,7 +265,7 @@ class Loop(HasParameters, KnownAttributes):
         return member_called(program, [self._only], method)
 
     def _one_pass(self) -> Iterator[Any]:
-        """Yield the minibatches of one epoch, or of the rest of one; notify handlers of its start and end."""
+        """Yield the minibatches of one epoch, or of its remaining part; notify handlers of the start and end."""
         compiled = self.session.compilations.of_training
         epoch = self.epoch
         self._tell(BeginEpochEvent(epoch, self._steps))

@@ -1,6 +1,6 @@
 """Device calls: run one or several training steps in one call of a compiled function, with equal results.
 
-A StepRequest runs the compiled step; if handlers request values, a variant of the step that returns these values. A
+A StepRequest runs the compiled step; or, if handlers request values, a variant of it that also returns these values. A
 call with several steps is a compiled loop over the single step, so no other code depends on the number of steps.
 Between two calls the device is idle. Therefore the arrays of the next call are copied to the device before the running
 call ends, and means are computed while the device works.
@@ -25,7 +25,7 @@ from fluid.trainer.programs import Member, Source, Turns
 
 
 class StepRequest:
-    """The values of one training step that handlers read or replace; most steps have no requests.
+    """The requests of handlers for one training step: values to return, and values to replace; mostly there are none.
 
     Args:
       program: the program that the step trains.
@@ -72,8 +72,8 @@ class StepRequest:
 
         Args:
           step: the compiled step without requests.
-          feed: arrays by name; for several steps per call, a Stack or Picks of minibatches, without requests.
-          count: the number of steps to run in this call, 1 by default.
+          feed: arrays by name; for several steps, StackedFeeds (stacked minibatches) or Picks (their row numbers).
+          count: the number of steps to run in this call, 1 by default; above 1, there are no requests.
         """
         self._over = True
         if count > 1:
@@ -154,7 +154,7 @@ class StepsPerCall:
             )
 
     def capacity(self, program: Program, batch: Batch) -> int:
-        """Return the maximum number of steps in the next device call; handlers and policies may require fewer.
+        """Return the maximum number of steps in the next device call; handlers and hooks of the loop may require fewer.
 
         Args:
           program: the program of the steps.
@@ -174,8 +174,8 @@ class StepsPerCall:
         """Return the number of steps that may run before a handler has to act.
 
         Args:
-          declared: the smallest number that a handler declares by `steps_ahead`; None if one handler declares none.
-          least: the smallest number over only the handlers that declare one.
+          declared: the minimum of `Handler.steps_ahead` over all handlers; None if a handler declares no number.
+          least: the minimum over the handlers that declare a number.
         """
         if declared is not None or isinstance(self._wanted, int):
             return least
@@ -189,7 +189,12 @@ class StepsPerCall:
         return 1
 
     def mark(self, program: str, steps: int) -> None:
-        """Update the speed measurement of a program, of which `steps` steps were started, after waiting for one."""
+        """Update the measured speed of a program, after the training loop has waited for one of its steps.
+
+        Args:
+          program: the name of the program.
+          steps: the number of training steps done so far, of all programs.
+        """
         compiled = len(self._compilations)
         if compiled > self._compiled:  # a measurement must not include the time of a compilation
             self._compiled = compiled
@@ -210,7 +215,7 @@ def _checked(wanted: Any) -> StepsPerDispatch:
 
 
 def _reason_against(member: Member, session: Session) -> str | None:
-    """Return the reason, for a message, why the steps of a program must run one per device call; else None."""
+    """Return the reason, for a message, why a program must run one step per device call; None if there is no reason."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
     if session.engine.layout.mesh is not None or session.engine.layout.in_parts:
@@ -300,7 +305,7 @@ def compile_ahead(
 
 
 class DeviceCall(NamedTuple):
-    """The results of one device call with one or several training steps, of which handlers are already notified.
+    """The results of the training steps of one device call; handlers are already notified of these steps.
 
     Attributes:
       program: the name of the program that was trained.

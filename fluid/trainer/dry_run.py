@@ -101,7 +101,7 @@ class DryRun:
 
     Args:
       session: the session of the Trainer.
-      evaluator: the evaluator that tests the programs; not the one of the Trainer, whose results must not change.
+      evaluator: tests the programs; not the evaluator of the Trainer, whose last results must not change.
       export: a function that exports a program.
     """
 

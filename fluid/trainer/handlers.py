@@ -63,8 +63,8 @@ class Handler:
         that write files or print. All processes must call a handler that tests, saves, or changes the training.
       acts_on_measured: True if `measured` does more than record values, so that it must run right after the measured
         step.
-      for_members: True if the handler accepts the events of a `fluid.Population`, in which each scalar is an array
-        `[members]`.
+      for_members: True if the handler accepts the events of a `fluid.Population` (several trainings at once), in which
+        each scalar is an array `[members]`.
 
     Example:
       >>> import fluid, numpy as np
@@ -226,7 +226,7 @@ class Dispatcher:
             _check_names(kind)
         for handler in self._handlers:
             check_attributes(handler)
-        # For each handler: its methods by class of event. Events without a method are missing, so that they cost no
+        # For each handler: its methods by class of event. An event that the handler ignores has no entry, and costs no
         # call.
         self._methods = [{} if _is_for_another(handler) else _methods_of(handler) for handler in handlers]
         self._order: dict[type, list[Callable[[Any], Any]]] = {
@@ -274,8 +274,8 @@ class Dispatcher:
         """Deliver the EndTrainEvent to each handler that received the BeginTrainEvent, also after a handler has failed.
 
         Raises:
-          Exception: the first exception of a handler; if the event already holds an error, the error gets a note
-            instead.
+          Exception: the first exception of a handler. If the event already holds an error, nothing is raised here, and
+            the exceptions of handlers become notes of this error (`add_note`).
         """
         entered = self._methods[: self._entered]
         self._entered = 0
@@ -362,7 +362,7 @@ def _qualified(handler: Handler) -> str:
 
 
 def _take(waiting: list[Handler], names: Sequence[str | None], name_of: Callable[[Handler], str]) -> Handler | None:
-    """Remove the first handler whose `name_of` is in `names` from the list `waiting`, and return it; else None."""
+    """Remove from `waiting`, and return, the first handler whose `name_of` is in `names`; None if there is none."""
     index = next((i for i, handler in enumerate(waiting) if name_of(handler) in names), None)
     return None if index is None else waiting.pop(index)
 

@@ -1,8 +1,8 @@
 """The training loop: `train` runs epochs, `_epoch` runs device calls, `_device_call` runs one or several steps.
 
 Nothing interrupts a device call. Stopping, pausing, Ctrl-C and SIGTERM take effect only after the call, when handlers
-were notified and the policies have acted. A signal may interrupt two operations, because they can be repeated: opening
-a pass over the data, and reading minibatches ahead.
+were notified and policies (hooks such as checkpoints) have run. A signal may interrupt two operations,
+because they can be repeated: opening a pass over the data, and reading minibatches ahead.
 """
 
 import logging
@@ -89,7 +89,7 @@ class Training:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """The policies that act between two device calls, such as saving checkpoints, in their order."""
+        """The policies: hooks that run between two device calls, for example to save checkpoints, in their order."""
         return (self.agreement, self.checkpoints, self.signals, self.losses)
 
     @property
@@ -202,7 +202,7 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     feed = first.feed if chain is None else chain(first.feed)
     request = StepRequest(program.member.program)
     capacity, limit = _limit(training, program, first)
-    # read enough for two device calls: one runs, the next one waits
+    # the steps of two device calls may be in flight: one call runs, the next one waits
     handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
@@ -233,9 +233,9 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
 
 
 def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
-    """Return the maximum number of steps in the next device call, without and with the limits of handlers and policies.
+    """Return two maximum numbers of steps for the next device call: without and with the limits of handlers.
 
-    The second number is at least 1, and at most the first number.
+    Policies (hooks between device calls) limit the second number too. It is at least 1, and at most the first number.
     """
     if program.member.name in training.steps_per_call.one_by_one:
         return 1, 1

@@ -40,7 +40,7 @@ class Waits:
         self._read = read
 
     def look(self, read: float, idle: bool) -> None:
-        """Add the seconds of reading since the last call, or since the start of the pass, if the device is idle.
+        """Add the seconds of reading since the last call, or since `begin_pass`, if the device is idle.
 
         Args:
           read: the seconds spent on reading and converting the minibatches of this pass so far.
@@ -52,7 +52,7 @@ class Waits:
 
 
 class Losses(Policy):
-    """A policy that limits the number of steps in flight by waiting for losses, and warns of non-finite losses.
+    """A hook of the training loop that waits for losses, to limit the steps in flight, and warns of non-finite losses.
 
     Args:
       waits: records the seconds of waiting.
@@ -126,7 +126,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for a non-finite loss; in a population, for losses `[members]` with non-finite members."""
+    """Return the warning for a non-finite loss; with several trainings at once, for non-finite losses `[members]`."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))

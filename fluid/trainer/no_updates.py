@@ -122,7 +122,7 @@ def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
 
 
 def _is_positive(rate: Any, count: int) -> bool:
-    """Return whether the learning rate after `count` updates is not 0; in a population, of at least one member."""
+    """Return whether the learning rate after `count` updates is not 0; of several trainings, for at least one."""
     with jax.transfer_guard("allow"):
         return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 

@@ -303,7 +303,7 @@ class HasParameters:
     def _export(
         self, path: PathLike, fetch: Fetch | None, program: str | ProgramFunction | None, **options: Any
     ) -> object | None:
-        """Export a program; return the values that were chosen because the user named none, or else None."""
+        """Export a program; return the values that were chosen if the user named none, else None."""
         from fluid import export  # imported only when needed, because few trainings export
 
         inference = self._inference

@@ -263,7 +263,10 @@ def _row(tag: str, texts: Iterable[str]) -> str:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as texts with four significant digits, by name; in a population, the minimum and maximum."""
+    """Return values as texts with four significant digits, by name.
+
+    For several trainings at once, the texts are the minimum and the maximum of each value.
+    """
     return {name: f"{value:.4g}" for name, value in spans(values).items()}
 
 

@@ -60,10 +60,10 @@ class Progress:
         self.finished_epochs: list[int | None] = []
         self._pipeline: InputPipeline | None = None
         self._handlers: Dispatcher | None = None
-        # The position of the reader before the last trained minibatch; at the start of a pass if no minibatch was
-        # trained.
+        # The position of the reader before the last trained minibatch; at the start of a pass over the data if no
+        # minibatch was trained; None before the first pass.
         self._before: Any = None
-        # The last trained minibatch, the padding sizes before it, and its checksum; None until the checksum is
+        # The last trained minibatch, the padding sizes before it, and its checksum. The checksum is None until it is
         # computed.
         self._batch: Any = None
         self._sizes: Any = None
@@ -97,7 +97,7 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """True if this call of `train` has begun a pass, so that training can continue from its position."""
+        """True if this call of `train` has begun a pass over the data, so that training can continue from there."""
         return self._before is not None
 
     @property
@@ -167,11 +167,11 @@ class Progress:
         self._note_pass()
 
     def keep_pass(self, batches: Batches) -> None:
-        """Store the open pass of a paused training, with its minibatches read ahead, for the next `train`."""
+        """Store the open pass over the data of a paused training, and minibatches read ahead, for the next `train`."""
         self._live = batches
 
     def drop_live_pass(self) -> None:
-        """Close the open pass of a paused training, because the next call of `train` has another reader."""
+        """Close the pass over the data that a paused training has left open, if there is one."""
         if self._live is not None:
             self._live.close()
             self._live = None
@@ -353,7 +353,7 @@ def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
     Between two passes over the data, the user may change the reader. The description of a reader within a pass stays.
     """
     position = {key: value for key, value in state.items() if key != "reader"}
-    if "readers" in state:  # with several readers, some may be within a pass, and keep their description
+    if "readers" in state:  # of several readers, some may be within an epoch, and keep their description
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
     return position
 

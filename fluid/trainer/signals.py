@@ -16,7 +16,7 @@ log = logging.getLogger("fluid")
 
 
 class Signals(Policy):
-    """A policy that delays SIGINT, and optionally SIGTERM, until training is between two steps.
+    """A hook of the training loop that delays SIGINT, and optionally SIGTERM, until training is between two steps.
 
     Inside `with signals:` the first signal is stored, and `check()` raises its exception: KeyboardInterrupt, or
     SystemExit(143). There are two inner `with` blocks in which a signal raises immediately, because no step can be

@@ -490,7 +490,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._stopping = True
 
     def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
-        """Return the Member for a program's name or function; None selects the only program.
+        """Return the Member (program with its feeds) for a program's name or function; None selects the only program.
 
         Error messages name the calling method, `method`.
         """

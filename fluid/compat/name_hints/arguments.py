@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 
 from fluid import errors
 
-# By the name of an argument in other libraries: its possible names in fluid. The error message suggests the first name
-# that is an argument of the called function.
+# A dict from the name of an argument in other libraries to its possible names in fluid. The error message suggests the
+# first name that is an argument of the called function.
 _SAME = {
     "accumulate_grad_batches": ("accumulate_steps",),
     "activation": ("act",),
@@ -71,8 +71,8 @@ _WEIGHTED = (
     'layers.mean(cost * layers.data("weight", shape=[1])), with a column "weight" in the reader'
 )
 
-# Advice for arguments without an equivalent argument in fluid: by argument, then by the beginning of the called
-# function's name. The first beginning that matches decides.
+# Advice for arguments without an equivalent argument in fluid: a dict from the argument to a dict from a prefix of the
+# called function's name to the advice. The first prefix that matches decides.
 _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "accelerator": {"": 'place="gpu:0" chooses a device, parallel=True all of them'},
     "batch_size": {

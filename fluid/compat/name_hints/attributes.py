@@ -41,7 +41,7 @@ class KnownAttributes:
             if _advice(kind, name):
                 raise _missing(self, name)
             if name.startswith("_") or hasattr(kind, name):
-                return object.__getattribute__(self, name)  # raises a property getter's own error again
+                return object.__getattribute__(self, name)  # a property getter failed: raise its own error
             raise _missing(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -69,7 +69,7 @@ def _missing(owner: Any, name: str) -> errors.MissingNameError:
 
 
 def _advice(kind: type, name: str) -> str | None:
-    """Return the advice for a missing attribute from the hints of a class and its base classes; None without a hint."""
+    """Return the advice for a missing attribute of a class or its base classes; None if the table of hints has none."""
     bases = (HINTS.get(base.__name__, {}) for base in kind.__mro__ if _is_of_fluid(base.__module__))
     return next((hints[name] for hints in bases if name in hints), None)
 
@@ -85,8 +85,8 @@ def _is_of_fluid(module: Any) -> bool:
 def check_attributes(owner: Any) -> None:
     """Check that the class of an object declares all public attributes that the object has.
 
-    The check is for handlers, which set attributes in each training step. One check of the object takes less time than
-    a check of each assignment.
+    The check is for handlers (training callbacks), which set attributes in each training step. One check of the object
+    takes less time than a check of each assignment.
 
     Args:
       owner: the object; not checked if a user wrote its class.
@@ -95,7 +95,7 @@ def check_attributes(owner: Any) -> None:
       MissingNameError: a public attribute is neither defined nor annotated in the class.
     """
     kind = type(owner)
-    # Only public handlers of fluid are checked: `core.fitting` has wrapped their constructors.
+    # Check only public handlers of fluid, whose `__init__` has `__wrapped__`, because `core.fitting` wraps it.
     if not (_is_of_fluid(kind.__module__) and hasattr(vars(kind).get("__init__"), "__wrapped__")):
         return
     declared = {name for base in kind.__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))}

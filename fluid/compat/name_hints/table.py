@@ -14,8 +14,8 @@ _AT_ONCE = "fluid.Trainer(program, optimizer, "
 _ANOTHER_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
 _ANOTHER_FILE = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
 
-# By owner of the missing names, then by missing name: the advice. An owner is the path of a module, the name of a
-# class, or "jax.Array" for the values of a program. The advice of a class also holds for its subclasses.
+# A dict from an owner to a dict from a missing name to the advice. An owner is the path of a module, the name of a
+# class, or "jax.Array" for the values of a program. The advice for a class is also used for its subclasses.
 HINTS: dict[str, Mapping[str, str]] = {
     "fluid.layers": {
         "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",

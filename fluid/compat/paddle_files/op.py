@@ -1,6 +1,6 @@
-"""The class Op, through which a row of the table of ops reads the inputs and attributes of a running op.
+"""The class Op: the inputs and attributes of a PaddlePaddle op, which a row of the table of ops reads.
 
-A row is a function that computes one type of PaddlePaddle op with layers of fluid.
+A row is a function that computes one type of op with layers of fluid.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.compat.paddle_files.program_desc import DTYPES, OpDesc, VarDesc
 from fluid.param_attr import ParamAttr
 
-# Beginnings of the names of op attributes that do not change results. They concern devices, libraries, debugging,
+# Prefixes of the names of op attributes that do not change results. They concern devices, libraries, debugging,
 # training in a cluster, or quantization.
 _HINTS = (
     "op_", "use_mkldnn", "use_cudnn", "use_quantizer", "mkldnn_data_type", "workspace_size_MB", "exhaustive_search",
@@ -21,14 +21,16 @@ _HINTS = (
     "fuse_beta", "fuse_brelu_threshold", "head_number", "infer_flags", "padding_weights", "slope",
     "diag_step", "diag_val", "@",
 )  # fmt: skip
-# Attribute values that turn an optional feature off. A row need not read an attribute that has one of these values.
+# Attribute values that turn an optional feature off. A row (the function that computes an op) need not read an
+# attribute that has one of these values.
 _UNSET: tuple[Any, ...] = (False, 0, -1, "", [])
-# The type of a row's result: the value of each output slot by name; a list of values for a slot with several variables.
+# The type of the results of a row, which is a function that computes an op: the value of each output slot (a named list
+# of variables), or a list of values for a slot with several variables.
 Outputs = Mapping[str, Any]
 
 
 class Values(Protocol):
-    """The variables of a running program: a protocol with which an Op reads values and declarations."""
+    """A protocol for the variables of a running program: an Op reads values and declarations through its methods."""
 
     def value(self, name: str) -> Any:
         """Return the value of the variable `name`."""
@@ -40,7 +42,7 @@ class Values(Protocol):
         """Create the saved state `name`, such as a moving mean, which a layer updates; return `name`."""
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of the variable `name`: shape, dtype, LoD level and `persistable`."""
+        """Return the declaration of the variable `name`: shape, dtype, nesting level (LoD level), `persistable`."""
 
     def maker(self, name: str) -> OpDesc | None:
         """Return the op that has computed the variable `name`; None for a feed or a parameter."""
@@ -49,7 +51,8 @@ class Values(Protocol):
 class Op:
     """A running op: the values in its input slots, and its attributes.
 
-    A slot is a named list of variables, like an argument. An Op records which slots and attributes its row reads.
+    A slot is a named list of variables, like an argument. A row is the function that computes the op. An Op records
+    which slots and attributes its row reads.
 
     Args:
       desc: the description of the op.
@@ -59,42 +62,42 @@ class Op:
     def __init__(self, desc: OpDesc, values: Values):
         self.desc = desc
         self._values = values
-        self._read: set[str] = set()  # names of the slots and attributes that the row has read
+        self._read: set[str] = set()  # slots and attributes that the op's function has read
 
     def names(self, slot: str) -> tuple[str, ...]:
-        """Return the names of the variables in an input slot."""
+        """Return the names of the variables in the input slot `slot` of the op."""
         self._read.add(slot)
         return self.desc.inputs.get(slot, ())
 
     def name(self, slot: str) -> str:
-        """Return the name of the variable in an input slot that holds exactly one variable."""
+        """Return the name of the only variable in the input slot `slot` of the op."""
         names = self.names(slot)
         if len(names) != 1:
             raise errors.ProgramError(f"{self} has {len(names)} variables in its slot {slot}, expected one")
         return names[0]
 
     def given(self, slot: str) -> bool:
-        """Return whether the input slot `slot` holds at least one variable."""
+        """Return whether the input slot `slot` of the op holds at least one variable."""
         return bool(self.names(slot))
 
     def value(self, slot: str) -> Any:
-        """Return the value of the variable in an input slot that holds exactly one variable."""
+        """Return the value of the only variable in the input slot `slot` of the op."""
         return self._values.value(self.name(slot))
 
     def values(self, slot: str) -> list[Any]:
-        """Return the values of all variables in an input slot."""
+        """Return the values of all variables in the input slot `slot` of the op."""
         return [self._values.value(name) for name in self.names(slot)]
 
     def maybe(self, slot: str) -> Any:
-        """Return the value of the variable in an input slot; None for an empty slot."""
+        """Return the value of the variable in the input slot `slot` of the op; None for an empty slot."""
         return self.value(slot) if self.given(slot) else None
 
     def desc_of(self, slot: str) -> VarDesc:
-        """Return the declaration of the variable in an input slot."""
+        """Return the declaration of the variable in the input slot `slot` of the op."""
         return self._values.desc(self.name(slot))
 
     def parameter(self, slot: str) -> ParamAttr:
-        """Return the ParamAttr with which a layer creates the parameter in an input slot.
+        """Return the ParamAttr with which a layer creates the parameter in the input slot `slot` of the op.
 
         Raises:
           ProgramError: the slot holds a computed value, not a parameter.
@@ -107,18 +110,18 @@ class Op:
         return self._values.parameter(name)
 
     def parameter_or_none(self, slot: str) -> ParamAttr | bool:
-        """Return the ParamAttr of the parameter in an input slot, or False for an empty slot."""
+        """Return the ParamAttr of the parameter in the input slot `slot` of the op; False for an empty slot."""
         return self.parameter(slot) if self.given(slot) else False
 
     def statistic(self, slot: str) -> str:
-        """Create the state in an input slot, such as a moving mean, which a layer updates; return its name."""
+        """Create the state in the input slot `slot`, such as a moving mean, which a layer updates; return its name."""
         return self._values.statistic(self.name(slot))
 
     def maker(self, slot: str, type: str) -> "Op":
-        """Return the op that computes the value in an input slot; the op must have the type `type`.
+        """Return the op that computes the variable in the input slot `slot`; that op must have the type `type`.
 
         Raises:
-          ProgramError: no op computes the value, or the op is not of type `type`.
+          ProgramError: no op computes the variable, or the op that computes it has another type.
         """
         found = self._values.maker(self.name(slot))
         if found is None or found.type != type:
@@ -130,10 +133,10 @@ class Op:
 
         Args:
           name: the name of the attribute.
-          default: the value if the file has none; a type, for example `int`, if the file must have the attribute.
+          default: the value if the model file has none; a type, for example `int`, if the file must have the attribute.
 
         Raises:
-          ProgramError: the attribute is absent or has the wrong type. A number may replace a list of one number.
+          ProgramError: the attribute is absent or has the wrong type. For a list, a single number is allowed.
         """
         self._read.add(name)
         required = isinstance(default, type)
@@ -149,10 +152,10 @@ class Op:
         return found
 
     def dtype(self, name: str = "dtype", default: Any = 5) -> str:
-        """Return the name of the dtype, such as "float32", whose PaddlePaddle number the attribute `name` holds.
+        """Convert the attribute `name`, a PaddlePaddle dtype number, to the name of the dtype, such as "float32".
 
         Raises:
-          ProgramError: the number is not the number of a dtype.
+          ProgramError: no dtype has this number.
         """
         number = self.attr(name, default)
         if number not in DTYPES:
@@ -160,16 +163,16 @@ class Op:
         return DTYPES[number]
 
     def dtype_or_none(self, name: str = "dtype") -> str | None:
-        """Return the name of the dtype in an attribute; None for -1, which means that the op sets no dtype."""
+        """Return the name of the dtype in the attribute `name`; None if the number is -1, so the op sets no dtype."""
         return None if self.attr(name, -1) == -1 else self.dtype(name, -1)
 
     def layout(self, name: str, dims: int = 2) -> str:
-        """Return the data layout in an attribute, "NCHW" or "NHWC" for `dims=2`, "NCDHW" or "NDHWC" for `dims=3`."""
+        """Return the data layout in an attribute: "NCHW" or "NHWC" for `dims=2`, "NCDHW" or "NDHWC" for `dims=3`."""
         last = self.attr(name, "NCHW" if dims == 2 else "NCDHW") in ("NHWC", "NDHWC")
         return ("NCHW", "NHWC", "NCDHW", "NDHWC")[2 * (dims - 2) + last]
 
     def outputs(self, slot: str) -> tuple[str, ...]:
-        """Return the names of the variables in an output slot."""
+        """Return the names of the variables in the output slot `slot` of the op."""
         return self.desc.outputs.get(slot, ())
 
     def refuse(self, what: str) -> errors.ProgramError:
@@ -177,7 +180,7 @@ class Op:
         return errors.ProgramError(f"{self}: {what}")
 
     def check_read(self) -> None:
-        """Check that the row has read all input slots and attributes of the op.
+        """Check that the row, the function that computes the op, has read all its input slots and attributes.
 
         A row need not read attributes that do not change results, or that turn an optional feature off.
 
@@ -207,9 +210,9 @@ class OpRow:
 
     Attributes:
       layer: the layer function.
-      inputs: by argument of the layer function, the input slot with the value of the argument.
-      attrs: by argument, the name of the op attribute with the value, and a default; see `Op.attr`.
-      optional: by argument, the input slot with the value; an empty slot leaves the argument out.
+      inputs: a dict from an argument of the layer function to the input slot that holds its value.
+      attrs: a dict from an argument to the name of the op attribute that holds its value, and a default.
+      optional: like `inputs`, but the argument is left out if the slot is empty.
       out: the output slot of the result; a tuple of slots for several results.
     """
 
@@ -229,5 +232,5 @@ class OpRow:
 
 
 def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> OpRow:
-    """Return a Row for an op with one input slot, X, and one output slot, Out; `attrs` as for Row."""
+    """Return an OpRow for an op with one input slot, X, and one output slot, Out; `attrs` as for OpRow."""
     return OpRow(layer, {"x": "X"}, attrs)

@@ -155,7 +155,7 @@ class _Reader:
 
 MODEL = "__model__"
 
-# Kinds of optimizer state. PaddlePaddle calls the state of a parameter P `P_KIND_N`, or `P_OPTIMIZER_KIND_N`.
+# Kinds of optimizer state. For a parameter P, PaddlePaddle names the state `P_KIND_N`, or `P_OPTIMIZER_KIND_N`.
 _KINDS = (
     "velocity moment moment1 moment2 inf_norm momentum mean_square mean_grad squared linear _avg_squared_grad "
     "_avg_squared_update beta1_pow_acc beta2_pow_acc _dgc_u_ _dgc_v_ sum_1 sum_2 sum_3 num_accumulates "
@@ -255,7 +255,7 @@ def _from_folder(folder: pathlib.Path, names: Iterable[str] | None, slots: bool)
 
 
 def _names_in(path: pathlib.Path, names: Iterable[str] | None) -> list[str]:
-    """Return the names of the variables in a combined file in file order, which is the sorted order of `names`."""
+    """Return the names of the variables in a combined file in file order; PaddlePaddle sorts them by name."""
     if names is not None:
         return sorted(names)
     if (count := count_variables(path)) != 1:

@@ -1,8 +1,9 @@
 """SavedProgram: a program function that runs a program from a PaddlePaddle Fluid model file.
 
-For each op of the program, `SavedProgram` calls the row of the op in `compat/paddle_files/ops`. The calls are inside
-`core.unrecorded`, so results have only their names in the file. Parameters also have their names in the file, and
-begin with the saved arrays. A slot or attribute that a row does not read is an error.
+A program function is a function that calls layers. For each op of the program, `SavedProgram` calls a function from the
+table in `compat/paddle_files/ops`. The calls are inside `core.unrecorded`, so results have only the names from the
+file. Parameters also have the names from the file, and begin with the saved arrays. An input slot or attribute that
+the function of the op does not read is an error.
 """
 
 import os
@@ -41,7 +42,7 @@ ROWS: dict[str, Rule] = {
 
 
 class SavedProgram:
-    """A program function that runs the ops of a PaddlePaddle program.
+    """A program function (a function that calls layers), which runs the ops of a PaddlePaddle program.
 
     Parameters have their saved names and start with the saved values. All other values have their saved names too, by
     which users can fetch and override the values. Another program function can call a SavedProgram, for example for
@@ -78,7 +79,7 @@ class SavedProgram:
         return f"SavedProgram({', '.join(self.feeds)} -> {', '.join(self.fetches)}, from {self._source!r})"
 
     def __call__(self, fetch: Sequence[str] | None = None) -> list[Any]:
-        """Run the ops of the program, as a program function or inside another program function.
+        """Run the ops of the program by calling layers, as a program function or inside another one.
 
         Args:
           fetch: names of the values to return instead of the outputs, for example the features before the last layer.
@@ -124,7 +125,7 @@ class SavedProgram:
 
 
 class _Saved(NamedTuple):
-    """A saved parameter or statistic: its shape and dtype, and an initializer and ParamAttr with the saved array."""
+    """A saved parameter or statistic: shape and dtype, and an initializer and a ParamAttr that restore its array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -161,7 +162,7 @@ class _Run:
 
         Args:
           desc: the description of the op.
-          named: the outputs that no later op writes again; only their values get names, which users can fetch.
+          named: the names of the outputs that no later op overwrites; users can fetch only these values by name.
         """
         op = Op(desc, self)
         with core.as_fluid(), core.unrecorded(self._frame.scoped(f"@{next(iter(desc.writes()))}")):
@@ -202,7 +203,7 @@ class _Run:
         return name
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of the variable `name`: shape, dtype, LoD level and `persistable`."""
+        """Return the declaration of the variable `name`: shape, dtype, nesting level (LoD level), `persistable`."""
         if name not in self._desc.variables:
             raise errors.ProgramError(f"the program does not declare the variable {name!r}")
         return self._desc.variables[name]
@@ -212,7 +213,7 @@ class _Run:
         return self._makers.get(name)
 
     def _claimed(self, name: str) -> _Saved:
-        """Return the saved parameter `name`; raise a ProgramError if another layer already uses the name."""
+        """Return the saved parameter `name`; raise a ProgramError if another layer has created a parameter `name`."""
         known = self._frame.declared.arrays.get(name)
         if known is not None and known.initializer is not self._saved[name].initializer:
             raise errors.ProgramError(
@@ -273,10 +274,10 @@ def _check_values(desc: ProgramDesc, source: str) -> None:
 
 
 def _held(name: str, array: np.ndarray, source: str) -> np.ndarray:
-    """Return an array in the dtype in which JAX stores it, by default int32 for int64.
+    """Convert an array to the dtype in which JAX stores it, by default int32 in place of int64.
 
     Raises:
-      ParameterFileError: an integer does not fit into this dtype.
+      ParameterFileError: an integer of the array does not fit into the dtype.
     """
     held = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
     if array.dtype.kind in "iu" and not np.array_equal(held, array):
@@ -291,7 +292,8 @@ class InferenceModel(NamedTuple):
     """The result of `load_inference_model`, a tuple with the fields in PaddlePaddle Fluid's order.
 
     Attributes:
-      program: the program function, with the parameters in `program.params`; a Program for an exported model.
+      program: for PaddlePaddle's files a SavedProgram, a function with the parameters in `program.params`; for a model
+        that fluid exported, a Program.
       feed_target_names: names of the feeds of the program.
       fetch_targets: names of the outputs of the program.
     """
@@ -309,7 +311,7 @@ def is_inference_model(path: Any) -> bool:
 def load_inference_model(
     dirname: Any, session: Any = None, model_filename: str | None = None, params_filename: str | None = None
 ) -> InferenceModel:
-    """Load an inference model of PaddlePaddle Fluid; if `session` is given, add the model to it. See `fluid.io`."""
+    """Load an inference model of PaddlePaddle Fluid; add it to `session`, if given. See `fluid.io`."""
     folder = local_path(dirname, errors.ParameterFileError)
     if recognized(folder) != "original parameters" and (found := instead(folder, "original")):
         raise errors.ParameterFileError(found)

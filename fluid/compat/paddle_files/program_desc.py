@@ -11,7 +11,7 @@ from typing import Any
 from fluid import errors
 from fluid._util import protobuf
 
-# The dtype names by the number that stands for the dtype in PaddlePaddle files.
+# A dict from the number of a dtype in PaddlePaddle files to the name of the dtype.
 DTYPES = {
     0: "bool",
     1: "int16",
@@ -26,7 +26,7 @@ DTYPES = {
 LOD_TENSOR = 7
 FEED_LIST = 9
 FETCH_LIST = 10
-# By number of an attribute type: the field of the protobuf message `Attribute` that holds the value.
+# A dict from the number of an attribute type to the field of the protobuf message `Attribute` that holds the value.
 ATTRIBUTE_FIELDS = {
     0: "i",
     1: "f",
@@ -105,7 +105,7 @@ def parse(name: str, data: bytes) -> Any:
         raise ValueError(f"not a message of the kind {name}: {error}") from error
 
 
-_FIRST_UNREAD = (2, 0, 0)  # the first unsupported PaddlePaddle version, in which some ops have another meaning
+_FIRST_UNREAD = (2, 0, 0)  # the first unsupported PaddlePaddle version: since then some ops have another meaning
 _TRACEBACK = b"op_callstack"
 
 
@@ -162,8 +162,8 @@ class ProgramDesc:
     Attributes:
       variables: the variables by name.
       ops: the ops in program order, without feed and fetch ops.
-      feeds: names of the fed variables, in the order of their columns.
-      fetches: names of the fetched variables, in the order of their columns.
+      feeds: names of the fed variables, in the order in which the user feeds them.
+      fetches: names of the fetched variables, in the order of the results.
     """
 
     variables: Mapping[str, VarDesc]
@@ -176,7 +176,7 @@ class ProgramDesc:
         return sorted(v.name for v in self.variables.values() if v.persistable and v.dtype is not None)
 
     def needed(self, fetches: Iterable[str]) -> list[OpDesc]:
-        """Return the ops that the variables `fetches` depend on, in program order."""
+        """Return all ops whose results the variables `fetches` depend on, in program order."""
         wanted = set(fetches)
         found = []
         for op in reversed(self.ops):
@@ -249,7 +249,7 @@ def _variable(variable: Any) -> VarDesc:
         return VarDesc(name, (), None, 0, variable.persistable)
     tensor = kind.lod_tensor.tensor
     dtype = DTYPES.get(tensor.data_type)
-    # PaddlePaddle multiplies unknown sizes, -1, by known sizes: each negative number stands for an unknown size.
+    # PaddlePaddle may multiply an unknown size, -1, by known sizes, so every negative size means an unknown size.
     shape = tuple(max(size, -1) for size in tensor.dims)
     level = kind.lod_tensor.lod_level
     if (dtype is None and variable.persistable) or not 0 <= level <= 2:
@@ -260,7 +260,7 @@ def _variable(variable: Any) -> VarDesc:
 
 
 def _columns(ops: Iterable[OpDesc], kind: str, names: Any) -> tuple[str, ...]:
-    """Return the names of the fed or fetched variables, from the ops of type `kind`, in the order of their columns."""
+    """Return the names of the variables of all ops of type `kind`, "feed" or "fetch", sorted by the attribute `col`."""
     found = [(op.attributes.get("col", 0), *names(op)) for op in ops if op.type == kind]
     if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in found):
         raise ValueError(f"an op {kind!r} does not name one variable and its column")

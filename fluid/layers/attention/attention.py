@@ -116,7 +116,7 @@ def multi_head_attention(
       name: name of the layer; by default `multi_head_attention_N`.
       ring: the name of a mesh axis, for ring attention. Each device along this axis holds a part of the steps, and the
         devices pass keys and values around a ring. So the maximum sequence length grows with the number of devices.
-        Without `parallel=`, and on a mesh that has only the axes of the batch, the argument is ignored.
+        Without a mesh (`parallel=`), and on a mesh that has only the axes of the batch, the argument is ignored.
 
     Returns:
       `[batch, targets, size]`, a SequenceBatch if the queries are one; with a cache the pair `(result, cache)`.
@@ -244,7 +244,7 @@ def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: Para
 
 
 def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: AttentionCache | None) -> None:
-    """Check that ring attention is used without dropout and without a cache, even if the mesh has no axis `ring`."""
+    """Check that a layer with `ring=` (ring attention) uses neither dropout nor a cache, whatever the mesh is."""
     if ring is not None and (dropout_rate or cache is not None):
         found = "dropout_rate=" if dropout_rate else "cache="
         raise errors.ArgumentError(
@@ -255,7 +255,7 @@ def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: Atten
 
 
 def _attend_around(axis: Any, query: Any, key: Any, value: Any, sources: tuple[Any, Any]) -> Any:
-    """Compute attention on a ring of devices, and mask the padding of the user's keys and values, `sources`."""
+    """Compute attention on a ring of devices; mask the padding of `sources`, the keys and values before projection."""
     mask = visible(query, False, *sources)
     return attend_around(axis, query, key, value, jnp.ones(key.shape[:2], bool) if mask is None else mask[:, 0, 0])
 

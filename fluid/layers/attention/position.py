@@ -20,12 +20,12 @@ def sinusoidal_position(
     """Compute sinusoidal position encodings (Vaswani et al., 2017), which are added to the input of each step.
 
     The first half of each encoding holds sines, and the second half cosines, with wavelengths from 2 pi to
-    10000 * 2 pi. `layers.add_position_encoding` adds equal encodings. For learned encodings use an `embedding` of the
-    positions.
+    10000 * 2 pi. `layers.add_position_encoding` adds these encodings to its input. For learned encodings use an
+    `embedding` of the positions.
 
     Args:
       position: positions `[...]`, such as `layers.range(0, time, 1, "int64")`, or a SequenceBatch of positions.
-      size: the number of sines and cosines for each position, an even number.
+      size: the total number of sines and cosines for each position, an even number.
       dtype: the dtype of the result.
       name: name of the layer; by default `sinusoidal_position_N`.
 
@@ -103,8 +103,8 @@ def rotary_position(
 def sine_table(position: Any, size: int, dtype: Any = "float32") -> Any:
     """Compute sinusoidal encodings `[..., size]` of positions `[...]`: first sines, then cosines; `size` is even."""
     half = size // 2
-    # The exponents go from 0 to exactly 1, so the last wavelength is `10000 * 2 pi`. For `half == 1`, a division by
-    # `half - 1` would fail, and the only wavelength is `10000 * 2 pi`.
+    # The exponents go from 0 to exactly 1, so the last of the `half` wavelengths is `10000 * 2 pi`. If there is only
+    # one wavelength, a division by `half - 1` would fail; its exponent is 1.
     exponents = jnp.arange(half, dtype=dtype) / (half - 1) if half > 1 else jnp.ones([1], dtype)
     angles = jnp.asarray(position, dtype)[..., None] * jnp.asarray(10000.0, dtype) ** -exponents
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

@@ -73,7 +73,7 @@ def _around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
 
 
 def _forward(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute the attention results, and the residuals for `_backward`: inputs, results, softmax log-denominators."""
+    """Compute the attention results, and the residuals for `_backward`: inputs, results, log softmax denominators."""
     results, denominators = _on_each(ring, _results, 4, 2)(query, key, value, seen)
     return results, (query, key, value, seen, results, denominators)
 
@@ -105,7 +105,7 @@ def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
 
 
 def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute attention for the queries of one device; return results and softmax log-denominators.
+    """Compute attention for the queries of one device; return results and logarithms of the softmax denominators.
 
     Args:
       ring: the devices.
@@ -115,7 +115,7 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
       seen: bool `[batch, sources]`: true for valid keys, false for padding.
 
     Returns:
-      The results `[batch, targets, heads, v]`, and the log-denominators `[batch, targets, heads]`.
+      The results `[batch, targets, heads, v]`, and the logarithms of the denominators `[batch, targets, heads]`.
     """
     wide = wide_dtype(query.dtype)
     shape = query.shape[:3]
@@ -134,7 +134,8 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
     sums = jnp.zeros((*shape, value.shape[-1]), wide)
     begin = ((key, value, seen), jnp.full(shape, lowest, wide), jnp.zeros(shape, wide), sums)
     _, highest, total, sums = jax.lax.fori_loop(0, ring.size, turn, begin)
-    # A query that attends to no key gets an infinite log-denominator. So its weights are zero in the backward pass.
+    # For a query that attends to no key, set the logarithm of the softmax denominator to infinity. Then all attention
+    # weights of this query are zero in the backward pass.
     denominators = jnp.where(total > 0, highest + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
     return (sums / jnp.where(total > 0, total, 1)[..., None]).astype(query.dtype), denominators
 

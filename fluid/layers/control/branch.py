@@ -1,7 +1,7 @@
 """Conditional layers: `cond`, `case` and `switch_case` compute only the function that the data selects.
 
-The module also has helpers for pytrees of values, which loops use too. They convert weak dtypes, describe pytrees in
-messages, compare them, and record them as outputs.
+The module also has helpers for pytrees of values, which loops use too. The helpers convert weak dtypes, describe
+pytrees in messages, compare pytrees, and record pytrees as outputs of a layer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_same_specs(found: Any, expected: Any, message: str) -> None:
 
 
 def record_outputs(this: Layer, tree: Any) -> Any:
-    """Record each array or sequence batch in a pytree as an output of the layer, and return the recorded pytree."""
+    """Record each array or sequence batch in a pytree as a named output of the layer; return the recorded pytree."""
     batches = core.SequenceBatch | core.NestedSequenceBatch
     return jax.tree.map(this.output, tree, is_leaf=lambda value: isinstance(value, batches))
 
@@ -273,7 +273,7 @@ def _run_branch(this: Layer, kind: str, taken: Any, functions: Mapping[str, Call
       functions: a dict of functions without arguments; the keys are the names of the functions in error messages.
 
     Returns:
-      The result of the selected function. The functions that are not selected change no states.
+      The result of the selected function. Only the selected function changes program states, such as moving averages.
     """
     bodies = {label: core.Body(function, [], f"layers.{kind}") for label, function in functions.items()}
     states = {name: value for body in bodies.values() for name, value in body.states().items()}

@@ -271,7 +271,7 @@ def _check_loop_vars(this: Layer, loop_vars: Any) -> None:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _without_gradient(name: str, values: Any) -> Any:
-    """Return `values` unchanged; a gradient of the result raises a ProgramError that begins with `name`."""
+    """Return `values` unchanged; if JAX computes a gradient of the result, raise a ProgramError about layer `name`."""
     return values
 
 

@@ -15,19 +15,20 @@ from fluid.core.reduction import mixed_rows
 from fluid.layers.base import Layer
 from fluid.layers.control.branch import describe_tree
 
-# A block of a stack: `block(index, arrays by name, x)` returns a value with the structure, shapes and dtypes of `x`.
+# The type of one function in a stack of equal functions: `block(index, arrays, x)`, where `arrays` is a dict from names
+# to arrays, returns a value with the structure, shapes and dtypes of `x`.
 Block = Callable[[Any, Any, Any], Any]
 
 _DRAWS = ("random_bits", "random_split", "random_gamma")
 
 
 class Rowwise(NamedTuple):
-    """A block that takes the values of its closure as arguments, so that `jax.shard_map` can run it.
+    """A block of a stack that takes the values of its closure as arguments, so that `jax.shard_map` can run it.
 
     Attributes:
       function: `function(constants, first, *arguments)`, where `first` is the index in the batch of the first row, and
-        `arguments` are the arguments of the block. The random key of a call is the key of the step with `first` folded
-        in.
+        `arguments` are the arguments of the block. A call draws random numbers from the key of the step, into which
+        `jax.random.fold_in` folds `first`.
       constants: a pytree of arrays: the values that the block reads from outside, and the data of its random key.
     """
 
@@ -51,7 +52,7 @@ def count_rows(this: Layer, x: Any) -> int:
 
 
 def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[str]) -> Rowwise:
-    """Convert a block to a function that computes only `rows` rows of a batch.
+    """Convert a block, one function of a stack, to a function that computes only `rows` rows of a batch.
 
     The results equal the corresponding rows of the result for the full batch. Random numbers are an exception: each
     part of the batch draws other numbers. `rowwise` traces the block to find the values that the block reads from
@@ -179,7 +180,7 @@ def _of_rows(x: Any, count: int) -> Any:
 
 @contextlib.contextmanager
 def _drawing(given: Any, key: Any) -> Iterator[None]:
-    """Make layers draw random numbers from `key` inside a `with` block."""
+    """Make layers draw random numbers from `key` inside a `with` block; `given` holds the inputs of the traced run."""
     before = given.key
     given.key = key
     try:
@@ -274,7 +275,7 @@ class MicrobatchSplit(NamedTuple):
 
 
 def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) -> Pipeline | None:
-    """Return the pipeline along an axis of the mesh of the traced step; None if each device computes all blocks.
+    """Return the pipeline along an axis of the current mesh, or None if each device computes all blocks.
 
     Args:
       owner: the name of the layer, for messages.
@@ -425,8 +426,8 @@ def _on_stage(
 
 def _last(array: Any) -> Any:
     """Return the slice of the last stage, replicated on all devices, from an array `[stages, ...]`."""
-    # A masked sum replaces the slice `array[-1]`, for which XLA would send the array twice. XLA computes the sum across
-    # the devices of the stages, and its gradient needs no communication.
+    # A masked sum replaces the slice `array[-1]`, because XLA would send the array twice for the slice. XLA computes
+    # the sum across the devices of the stages. The gradient of the sum needs no communication.
     size = array.shape[0]
     chosen = (jnp.arange(size) == size - 1).reshape(size, *[1] * (array.ndim - 1))
     return jnp.sum(jnp.where(chosen, array, 0), axis=0, dtype=array.dtype)

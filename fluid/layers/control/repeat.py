@@ -189,15 +189,15 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             f"arguments: layers.remat(layers.fc, x, size=10)"
         )
     frame = core.current_frame("layers.remat")
-    if frame.discovering or frame.mode != core.TRAIN:  # these modes compute no gradient, so nothing is recomputed
+    if frame.discovering or frame.mode != core.TRAIN:  # the first traced run and test mode compute no gradient
         return function(*args, **kwargs)
     outside = _by_identity((args, kwargs, _seen(frame)))
     result: Any = None
     inside: dict[int, jax.Array] = {}
 
     def run() -> list[jax.Array]:
-        # `function` calls layers, which write traced values of `jax.checkpoint` into the frame of the program. After
-        # the trace, `_Exchange` replaces these values by the outputs of the checkpoint.
+        # `function` calls layers, which write values into the frame, the state of the program's trace. These values
+        # exist only inside `jax.checkpoint`, so `_Exchange` later replaces them by the outputs of the checkpoint.
         nonlocal result, inside
         result = function(*args, **kwargs)
         inside = {i: leaf for i, leaf in _by_identity((result, _seen(frame))).items() if i not in outside}
@@ -210,7 +210,7 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class _Exchange:
-    """A function that replaces the arrays of a `jax.checkpoint` trace by the outputs of the checkpoint.
+    """A callable that replaces traced arrays from inside `jax.checkpoint` by the outputs of the checkpoint.
 
     Args:
       by_identity: a dict from the `id` of each array of the trace to the array that replaces it.
@@ -221,14 +221,17 @@ class _Exchange:
         self._old: list[Any] = []  # `_old` keeps replaced values alive, so that Python does not reuse their ids
 
     def __call__(self, tree: Any) -> Any:
-        """Return a copy of the pytree `tree`, in which outputs of the checkpoint replace the arrays of the trace.
+        """Return a copy of the pytree `tree`, in which outputs of `jax.checkpoint` replace arrays from inside it.
 
         One new object replaces an object that occurs several times in `tree`.
         """
         return jax.tree.map(self._value, tree, is_leaf=_is_sequence)
 
     def in_frame(self, frame: core.Frame) -> None:
-        """Replace the traced arrays that layers wrote into `frame`, such as named values, states and annotations."""
+        """Replace the traced arrays in the named values, states and annotations that layers wrote into `frame`.
+
+        The frame is the state that one traced run of a program reads and writes.
+        """
         made = frame.made
         made.values.update(self(made.values))
         made.states.update(self(made.states))
@@ -251,7 +254,7 @@ class _Exchange:
 
 
 def _seen(frame: core.Frame) -> Any:
-    """Return a pytree of all values that layers wrote into `frame`: named values, states, annotations and others."""
+    """Return a pytree of all values that layers wrote into `frame`, the state of one traced run of a program."""
     made = frame.made
     return made.values, made.states, made.lookups, made.minimizations, list(frame.annotations.values())
 

@@ -118,8 +118,8 @@ def array_write(
             f"{this.name}: {describe(x)} into an array with room for {data.shape[0]} of {describe(data[0])}; say so "
             f'with layers.create_array("{value.dtype}", max_length, shape=x.shape)'
         )
-    # JAX would count a negative index from the end. The length of `data` replaces it, an index that `mode="drop"`
-    # ignores.
+    # JAX would count a negative index from the end. Replace a negative index by the length of `data`, an index beyond
+    # the end, which `mode="drop"` ignores.
     changed = data.at[jnp.where(index < 0, data.shape[0], index)].set(value, mode="drop")
     length = jnp.clip(index + 1, array.length, data.shape[0]).astype(jnp.int32)
     return TensorArray(this.output(changed), length)
@@ -188,7 +188,7 @@ def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
 
 
 def _index(this: Layer, i: Any, room: int) -> Any:
-    """Return the index `i` as an integer array `[]`; check that a Python int is at least 0 and less than `room`."""
+    """Return the index `i` as an integer array `[]`; check that a Python int is in the capacity `room` of the array."""
     if isinstance(i, int | np.integer):
         i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
     index = array_of(this, i)

@@ -19,7 +19,7 @@ _LEAST_DISTANCE = 1e-6
 
 
 class Matches(NamedTuple):
-    """The row that is matched with each column of a matrix of distances.
+    """The row that is matched with each column of a matrix of distances; larger distances mean greater similarity.
 
     Attributes:
       rows: the index of the matched row, int32 `[batch, columns]`; -1 for unmatched columns.
@@ -219,11 +219,11 @@ class Objects(NamedTuple):
 
 
 class Owners(NamedTuple):
-    """For each box, the object with which the box has the largest intersection over union (IoU).
+    """The owner of each box: the object with which the box has the largest intersection over union (IoU).
 
     Attributes:
-      objects: the index of this object, int32 `[batch, n]`.
-      overlaps: the IoU of the box with this object, `[batch, n]`; 0 if the box overlaps no object.
+      objects: the index of the owner of each box, int32 `[batch, n]`.
+      overlaps: the IoU of each box with its owner, `[batch, n]`; 0 if the box overlaps no object.
       nearest: bool `[batch, n]`: true if the box has the largest IoU of all boxes with one of the objects.
     """
 
@@ -329,7 +329,7 @@ def of_owner(values: jax.Array, found: jax.Array) -> jax.Array:
 
 
 def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> jax.Array:
-    """Select at most `most` candidates from each row, at random or the first ones.
+    """Select at most `most` candidates from each row: random candidates, or the first candidates if `key` is None.
 
     Args:
       able: a mask of the candidates, bool `[batch, n]`.

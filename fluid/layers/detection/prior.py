@@ -208,7 +208,8 @@ def anchor_generator(
     features = image_of(this, input, 4, "NCHW")
     sizes: BoxSizes = []
     for ratio in ratios:
-        # First round a box with about the area of one stride cell to whole pixels, then scale it to the anchor size.
+        # First compute a box with this ratio and the area `across * down`, and round its sides to whole pixels. Then
+        # scale the box to each anchor size.
         width = _rounded(math.sqrt(across * down / ratio))
         height = _rounded(width * ratio)
         sizes += [(side / across * width, side / down * height) for side in sides]

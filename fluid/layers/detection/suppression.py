@@ -16,7 +16,7 @@ from fluid.layers.sequence.step_selection import sequence_batch
 
 
 class Candidates(NamedTuple):
-    """For each class, the boxes with the highest scores, in descending order of the scores.
+    """The boxes with the highest scores in each class, in descending order of their scores.
 
     Attributes:
       boxes: `[batch, classes, n, 4]`.
@@ -147,8 +147,9 @@ def matrix_nms(
     def factor(overlap: Any, most: Any) -> Any:
         if use_gaussian:
             return jnp.exp((most**2 - overlap**2) * gaussian_sigma)
-        # Infinity ignores the factor of a box whose `most` is 1. Such a box equals a box with a higher score, which
-        # yields a factor for an equal `iou`.
+        # If `most` is 1, the box that lowers the scores equals a box with a higher score. That higher box has an equal
+        # overlap with each other box, so its factor suffices. Infinity excludes this box from the minimum of the
+        # factors.
         return jnp.where(most < 1, (1 - overlap) / jnp.where(most < 1, 1 - most, 1), jnp.inf)
 
     decayed = found.scores * _decay(found.boxes, factor, 0.0 if normalized else 1.0)
@@ -301,7 +302,7 @@ def detections(
       found: the candidates.
       scores: the scores of the candidates, `[batch, classes, n]`; minus infinity for suppressed candidates.
       keep: the largest number of rows for each image; None for no limit.
-      by_class: whether to order rows by class, and within a class like the candidates; otherwise by score.
+      by_class: True orders the rows by class, and within a class in the order of the candidates; False orders by score.
 
     Returns:
       The rows, a SequenceBatch `[batch, keep, 6]`; and the index of each box in its image, a SequenceBatch of int32

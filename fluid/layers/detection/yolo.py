@@ -198,9 +198,9 @@ def yolov3_loss(
     Each object is assigned to the pixel of its centre, and to the anchor whose shape has the largest intersection over
     union with the shape of the object. If this anchor belongs to the feature map, the object has a loss of three parts:
     box loss, class loss and objectness loss. The box loss adds the cross entropy of the centre position within the
-    pixel and the absolute difference of the logarithms of the sizes. The factor of this sum is `2 - width * height` of
-    the object. The class loss is the sum of the binary cross entropies of all classes. The objectness loss is a binary
-    cross entropy.
+    pixel and the absolute difference of the logarithms of the sizes. This sum is multiplied by `2 - width * height`,
+    with the width and height of the object. The class loss is the sum of the binary cross entropies of all classes. The
+    objectness loss is a binary cross entropy.
 
     A prediction without an object has only an objectness loss. This loss is 0 if the predicted box has an intersection
     over union with some object that exceeds `ignore_thresh`.
@@ -295,7 +295,7 @@ def _truth(this: Layer, gt_box: Value, gt_label: Value, gt_score: Value | None, 
     found = CenterForm(*jnp.moveaxis(boxes, -1, 0))
     there = (found.width >= _LEAST_SIZE) & (found.height >= _LEAST_SIZE)
     there = there & gt_box.mask if isinstance(gt_box, core.SequenceBatch) else there
-    # Padding boxes get the width and height 1, because the loss computes the logarithm, which 0 does not have.
+    # Padding boxes get the width and height 1, because the loss computes logarithms, and log(0) is infinite.
     found = CenterForm(found.x, found.y, *(jnp.where(there, side, 1) for side in (found.width, found.height)))
     return _Truth(found, there, labels.reshape(wanted), scores.reshape(wanted))
 
@@ -323,11 +323,13 @@ def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Arr
 
 
 def _places(boxes: CenterForm, own: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the anchor, row and column to which each object is assigned, each `[batch, objects]`, as valid indices.
+    """Return the anchor, row and column to which each object is assigned, each `[batch, objects]`.
+
+    All indices are in range, also for padding and for objects without an anchor on this feature map.
 
     Args:
       boxes: the boxes of the objects.
-      own: the index of the anchor of each object, `[batch, objects]`; -1 becomes 0.
+      own: the index of the anchor of each object, `[batch, objects]`; -1 (no anchor) becomes 0.
       shape: the shape of `Grid.cells`.
     """
     rows, columns = ((v * n).astype(jnp.int32) for v, n in zip((boxes.y, boxes.x), shape[3:], strict=True))
@@ -396,7 +398,7 @@ def _ignored(grid: Grid, truth: _Truth, threshold: float) -> jax.Array:
 def _objectness(
     ignored: jax.Array, mine: jax.Array, weights: jax.Array, places: tuple[jax.Array, jax.Array, jax.Array]
 ) -> jax.Array:
-    """Compute for each prediction the weight of its object, or 0 without an object, or -1 if its loss is ignored.
+    """Compute the weight of the object assigned to each prediction; 0 for no object, -1 if the loss is ignored.
 
     Args:
       ignored: a mask of predictions whose loss is ignored if they have no object, bool `[batch, anchors, height,

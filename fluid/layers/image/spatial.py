@@ -46,7 +46,8 @@ class Image(NamedTuple):
 def images_of(this: Layer, value: Any, ndim: int, layout: str) -> Image:
     """Check images or a sequence batch of images, and return all images as one batch; see `image_of`.
 
-    The layer returns `image.back(result)`. For a sequence batch, `back` converts the results to a sequence batch.
+    The caller returns `image.back(result)`, where `image` is the value returned here. For a sequence batch, `back`
+    converts the result to a sequence batch.
     """
     if not is_sequence(value):
         return image_of(this, value, ndim, layout)

@@ -30,8 +30,8 @@ from fluid.layers.kernels.data_format import as_computed, by_layout, on_cpu
 
 _MANY_ROWS = 5  # the fewest rows of a filter for which `convolution` calls `by_rows`
 _FEW_CHANNELS = 4  # the most input channels for which `by_rows` computes its filter gradient as a convolution
-# `_BLOCK_CHANNELS` is 32: blocks of 16 channels take as long, and blocks of 64 channels take up to twice as long
-# (jaxlib 0.10.2, two cores).
+# `_BLOCK_CHANNELS` is 32: blocks of 16 channels take as long as blocks of 32 channels, and blocks of 64 channels take
+# up to twice as long (jaxlib 0.10.2, two cores).
 _BLOCK_CHANNELS = 32  # the fewest channels in one block of `blocks_of_channels`
 _MOST_BLOCKS = 16  # the most blocks of `blocks_of_channels`; XLA compiles a 3 x 3 block with gradients in about 0.2 s
 _MOST_CELLS = 49  # the largest filter of `shifted_images`, 7 x 7; XLA compiles it with gradients in 1.5 s
@@ -112,8 +112,8 @@ def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: in
         images = computed_once(images)
         if _grows(filters, geometry):
             dense = growing_convolution
-        # Do not use `product_of_pixels` and `by_rows` on a mesh: each matrix product over a sharded batch would need
-        # its own reduction over devices.
+        # Do not use `product_of_pixels` and `by_rows` on a mesh: each matrix product that sums over a sharded batch
+        # would need a separate all-reduce between devices.
         if geometry.layout == "NHWC" and not any(map(any, geometry.pads)) and not core.axes_here():
             window, steps = filters.shape[2:], {*geometry.strides, *geometry.dilations}
             if window == (1, 1):
@@ -133,9 +133,9 @@ def grouped_convolution(
     """Compute a convolution in groups of channels, with the fastest implementation for its shapes on this platform.
 
     On a CPU, a convolution with one small filter for each channel becomes a sum of shifted images. Any other grouped
-    convolution becomes one dense convolution for each block of channels, unless the geometry spreads the images.
-    `benchmarks/KERNELS.md` has the figures. A NaN or an infinity in one channel can reach the other groups of its
-    block, because the block's filter multiplies it by 0.
+    convolution becomes one dense convolution for each block of channels, unless `geometry.spread` inserts zeros between
+    the pixels. `benchmarks/KERNELS.md` has the figures. A NaN or an infinity in one channel can reach the other groups
+    of its block, because the block's filter multiplies it by 0.
 
     Args:
       x: images in the layout of `geometry`, with `channels` channels.
@@ -162,17 +162,21 @@ def grouped_convolution(
     channels = x.shape[geometry.layout.index("C")]
     if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_CELLS:
         return shifted_images(x, filters, geometry)
-    # Blocks of channels are slower for spread images. For 64 channels of 14 x 14 spread by 2, batch 8, filters of 4 x 4
-    # and 8 groups, `plain_convolution` takes 24 ms and `blocks_of_channels` 54 ms (jax 0.10.2, forward and backward).
+    # If `geometry.spread` inserts zeros between the pixels, `blocks_of_channels` is slower. For 64 channels of 14 x 14
+    # pixels, spread 2, batch 8, filters of 4 x 4 and 8 groups, `plain_convolution` takes 24 ms, and
+    # `blocks_of_channels` 54 ms (jax 0.10.2, forward and backward).
     if max(geometry.spread) > 1:
         return plain_convolution(x, filters, geometry, groups)
     return blocks_of_channels(x, filters, geometry, groups, dense)
 
 
 def _grows(filters: jax.Array, geometry: Geometry) -> bool:
-    """Return whether `growing_convolution` is faster: padding or spread makes the result larger than the images."""
-    # The test requires two spatial dimensions: for volumes of 8 x 14 x 14 x 32 spread by 2, `growing_convolution` is
-    # not faster.
+    """Return whether `growing_convolution` is faster than `plain_convolution` in training on a CPU.
+
+    The condition is that padding or spread (zeros between the pixels) makes the result larger than the images.
+    """
+    # The condition requires two spatial dimensions: for volumes of 8 x 14 x 14 x 32 with zeros between the voxels
+    # (spread 2), `growing_convolution` is not faster than `plain_convolution`.
     return (
         len(geometry.strides) == 2
         and set(geometry.strides) == {1}
@@ -189,16 +193,19 @@ def _grows(filters: jax.Array, geometry: Geometry) -> bool:
 def growing_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
     """Compute a convolution larger than its images, with a gradient of the filters that is fast on a CPU.
 
-    To compute the gradient of the filters, `plain_convolution` moves the cotangents of the result over the padded or
-    spread images. The cotangents then act as a filter that is larger than the images. In this function, the images act
-    as the filter, and move over the cotangents: the code transposes a strided convolution of the cotangents. In forward
-    mode, a tangent of the filters takes seven to twelve times as long as with `plain_convolution`. Milliseconds forward
-    and backward by `python benchmarks/survey.py conv2d_transpose` (jax 0.10.2, two cores, 24 November 2026):
+    The gradient of the filters is itself a convolution, of the images with the cotangents of the result. In
+    `plain_convolution`, the cotangents act as a filter that moves over the images, and this filter is larger than the
+    images. In this function, the images act as the filter, and move over the cotangents. For this, the function
+    transposes a strided convolution of the cotangents. In forward mode (`jax.jvp`), a tangent of the filters takes
+    seven to twelve times as long as with `plain_convolution`.
 
-    | transposed convolution with stride 2 | `plain_convolution` | `growing_convolution` |
+    Milliseconds of transposed convolutions with stride 2, forward and backward, by
+    `python benchmarks/survey.py conv2d_transpose` (jax 0.10.2, two cores, 24 November 2026):
+
+    | filter, images, output channels | `plain_convolution` | `growing_convolution` |
     |---|---|---|
-    | 4 x 4, 128 x 16 x 16 to 64 | 299 | 22 |
-    | 2 x 2, 128 x 28 x 28 to 64 | 128 | 18 |
+    | 4 x 4, 128 x 16 x 16, 64 | 299 | 22 |
+    | 2 x 2, 128 x 28 x 28, 64 | 128 | 18 |
 
     Args:
       x: images in the layout of `geometry`.
@@ -250,7 +257,10 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
     sizes = [size for size, axis in zip(padded.shape, geometry.layout, strict=True) if axis not in "NC"]
 
     def under(cell: tuple[int | None, ...], images: jax.Array) -> jax.Array:
-        """Return the pixels that one filter cell multiplies; `cell` is its index, or None in dimensions to keep."""
+        """Return the pixels of `images` that one cell (position) of the filter multiplies, for all windows.
+
+        `cell` is the index of the cell in each spatial dimension; None leaves a dimension unsliced.
+        """
         slices = [
             slice(None) if i is None else slice(i * dilation, size - (cells - 1 - i) * dilation, stride)
             for i, size, cells, dilation, stride in zip(
@@ -260,7 +270,10 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
         return images[by_layout(geometry.layout, slices, slice(None), slice(None))]
 
     def row(before: tuple[int, ...]) -> jax.Array:
-        """Return the sum of shifted images, weighted by one filter row; `before` is the index of the row."""
+        """Return the sum of shifted images, weighted by one row of the filter.
+
+        `before` is the index of the row in all spatial dimensions except the last.
+        """
         products = []
         for column in range(window[-1]):
             weights = filters[(slice(None), 0, *before, column)].astype(sum_dtype)

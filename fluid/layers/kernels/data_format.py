@@ -46,13 +46,13 @@ def traced_for(platforms: Sequence[str]) -> Iterator[None]:
 
 
 def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, Callable[[Any], Any]]:
-    """Return the channels-last images that a layer transposed to `x`; return `x` if there are none.
+    """Return the channels-last images from which a layer computed `x` by a transpose; otherwise return `x` itself.
 
     Args:
       x: images, or any other array.
       axis: the dimension of the channels.
-      move: whether to transpose, on a CPU, images `[batch, channels, height, width]` that no layer computed with the
-        channels last.
+      move: True transposes images `[batch, channels, height, width]` to the channels-last layout, on a CPU, if no layer
+        computed the images in this layout.
 
     Returns:
       The images; the dimension of their channels; and a function that transposes a result to the order of `x`.
@@ -65,7 +65,7 @@ def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, 
 
 
 def _channels_first(images: jax.Array) -> jax.Array:
-    """Transpose images to `[batch, channels, *pixels]`, and record the channels-last input for `as_computed`."""
+    """Transpose images to `[batch, channels, *pixels]`, and record the input so that `as_computed` can return it."""
     x = jnp.moveaxis(images, -1, 1)
     if (frame := core.present_frame()) is not None:
         frame.note(x, channels_last=images)
@@ -73,7 +73,7 @@ def _channels_first(images: jax.Array) -> jax.Array:
 
 
 def elementwise(function: Callable[[Any], Any], x: Any) -> Any:
-    """Apply an elementwise function to an array, with the channels last if a layer computed the array so."""
+    """Apply an elementwise function to an array; if a layer computed the array with channels last, use that layout."""
     images, _, as_written = as_computed(x, 1)
     return as_written(function(images))
 

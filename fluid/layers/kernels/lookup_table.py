@@ -29,7 +29,7 @@ class LookedUp(NamedTuple):
 
 
 def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
-    """Look up the row of a table for each id, and record table and ids if computing with the table is faster.
+    """Look up the row of a table for each id; record table and ids if later layers compute faster with the table.
 
     Args:
       table: `[rows, width]`.
@@ -51,7 +51,10 @@ def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
 
 
 def times_matrix(x: Any, weight: Any) -> Any:
-    """Multiply the last axis of an array `[..., inner]` by a matrix `[inner, columns]`, and return `[..., columns]`."""
+    """Multiply the last axis of an array `[..., inner]` by a matrix `[inner, columns]`, and return `[..., columns]`.
+
+    If `look_up` recorded a table for the array, multiply the rows of the table, and then look up the products.
+    """
     known = _looked_up(x)
     if known is not None:
         return _value_of(known._replace(rows=known.rows @ weight))
@@ -60,13 +63,16 @@ def times_matrix(x: Any, weight: Any) -> Any:
 
 
 def plus(x: Any, bias: Any) -> Any:
-    """Return the sum of an array `[..., width]` and a bias `[width]`."""
+    """Return the sum of an array `[..., width]` and a bias `[width]`.
+
+    If `look_up` recorded a table for the array, add the bias to the rows of the table, and then look up the sums.
+    """
     known = _looked_up(x)
     return x + bias if known is None else _value_of(known._replace(rows=known.rows + bias))
 
 
 def same_rows(x: Any, filled: Any) -> Any:
-    """Copy the recorded table and ids of `x` to `filled`, which differs from `x` only in the padding, and return it."""
+    """Return `filled`, which differs from `x` only in the padding, and record the table and ids of `x` for it."""
     known = _looked_up(x)
     if known is not None:
         core.current_frame("layers").note(filled, looked_up=known)
@@ -79,16 +85,17 @@ def _looked_up(x: Any) -> LookedUp | None:
 
 
 def _few_rows(table: jax.Array, ids: Any) -> bool:
-    """Return whether computing with the table is faster than computing with one row for each id, and as exact."""
+    """Return whether a computation on the table is faster than on one row for each id, and equally exact."""
     # Half precision is not exact: the gradient of a row is a sum over many ids, which is rounded after each addition.
     exact = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
     return exact and 2 * table.shape[0] <= math.prod(ids.shape) and on_cpu() and not core.axes_here()
 
 
 def _value_of(known: LookedUp) -> jax.Array:
-    """Look up the rows `[..., width]` of `known` for its ids, with NaN for ids outside the table."""
+    """Return the array `rows[ids]` of `known`, with NaN for ids outside the table; record `known` for later layers."""
     width = known.rows.shape[1]
-    # The gathered slices keep both dimensions: XLA then sums the gradient of the rows without copying its inputs.
+    # The gathered slices `[1, width]` keep the dimension of size 1, because XLA then sums the gradient of the rows
+    # without copies of its inputs.
     both = jax.lax.GatherDimensionNumbers((1, 2), collapsed_slice_dims=(), start_index_map=(0,))
     found = jax.lax.gather(known.rows, known.ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
     value = found.reshape(*known.ids.shape, width)

@@ -1,8 +1,9 @@
 """Max pooling: the maximum of the pixels under each window, and in each bin of image regions.
 
-On other devices, the layer `roi_pool` makes a mask of each bin, and so compares each bin of each region with the whole
-image. On a CPU, the loop of `largest_of_bins` reads only the pixels of each bin, for all channels at once, so its time
-grows with the area of the regions. The loop is slow if each iteration costs a kernel launch, as on a GPU.
+The layer `roi_pool` divides regions of images into bins. On a GPU or TPU, the layer makes a mask of each bin, and so
+compares each bin with the whole image. On a CPU, the loop of `largest_of_bins` reads only the pixels of each bin, for
+all channels at once, so its time grows with the area of the regions. The loop is slow if each iteration costs a kernel
+launch, as on a GPU.
 
 Milliseconds of 256 regions of at most 17 x 17 pixels in 7 x 7 bins, of two images of 256 x 50 x 50, by
 `python benchmarks/survey.py roi_pool` (jax 0.10.2, two cores, 24 November 2026):
@@ -56,7 +57,10 @@ def largest(
 
 
 def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) -> bool:
-    """Return whether `_largest_of_windows` is faster: windows are small, and a dimension has more than one window."""
+    """Return whether `_largest_of_windows` is faster than `reduce_window` for the given shape and windows.
+
+    The condition is that windows are small, and that at least one dimension has more than one window.
+    """
     settings = list(zip(shape, sizes, steps, pads, strict=True))
     changed = [each for each in settings if each[1:] != (1, 1, (0, 0))]
     known = all(isinstance(n, int) for n, *_ in changed)  # a pooled dimension must not have a symbolic size
@@ -96,7 +100,7 @@ def _(
     for number, cell in enumerate(others, 1):
         before = largest >= cell
         index = jnp.where(before, index, np.int8(number))
-        largest = jnp.where(before, largest, cell)  # as in JAX's gradient, the next cell replaces a NaN
+        largest = jnp.where(before, largest, cell)  # the next cell replaces a NaN, as in `reduce_window`'s gradient
     return _largest_of_windows(sizes, steps, pads, arrays[0]), _chosen(sizes, steps, pads, index, slopes[0])
 
 
@@ -114,9 +118,9 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
     """Return for each window the element of `array` at the cell (position in the window) with the number in `index`.
 
     Pixels belong to one phase if their indices leave equal remainders when divided by the steps. All pixels of a phase
-    are under the same cells of their windows, so the gradient of a phase is a sum of masked slices. JAX transposes
-    padding to a slice, and a slice to padding, which costs much more. Therefore this function pads, so that its
-    gradient slices.
+    are under the same cells of their windows, so the gradient of a phase is a sum of masked slices. The gradient of
+    padding is a slice, and the gradient of a slice is padding, which costs much more than a slice. Therefore this
+    function pads, so that its gradient slices.
 
     Args:
       sizes: the size of the window in each dimension.
@@ -129,7 +133,7 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
     moving = [axis for axis in rank if sizes[axis] > 1 or steps[axis] > 1 or any(pads[axis])]
     # `reach`: along each axis, the number of earlier windows that can also cover a pixel of a window.
     reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}
-    # `length`: along each axis, the number of pixels in one phase.
+    # `length`: along each axis, the number of pixels in one phase, that is with equal remainders modulo the step.
     length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}
     spare = {axis: max(length[axis] - index.shape[axis], 0) for axis in moving}
     whole = {axis: reach[axis] + index.shape[axis] + spare[axis] for axis in moving}
@@ -256,7 +260,7 @@ def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[
             row, column = top + k // columns, left + k % columns
             at = (row * width + column).astype(jnp.int32)
             pixel = jax.lax.dynamic_slice(image, (row, column, 0), (1, 1, channels)).reshape(channels)
-            larger = ~(pixel <= value) & (value == value)  # nothing replaces a NaN in `value`
+            larger = ~(pixel <= value) & (value == value)  # once `value` is NaN, no pixel replaces it
             return jnp.where(larger, pixel, value), jnp.where(larger, at, place)
 
         # The loop starts with the value -inf and the index of the first pixel; a bin that holds only -inf keeps this

@@ -186,7 +186,7 @@ def sigmoid_cross_entropy_with_logits(
 
 
 def _logits_of(this: Layer, input: Value, axis: int) -> Any:
-    """Return the logits from which a softmax along `axis` computed the input; None if no softmax did."""
+    """Return the logits whose softmax along `axis` is `input`; None if `input` is not a softmax along `axis`."""
     logits = this.frame.fact(input, "logits")
     if logits is None:
         return None
@@ -217,10 +217,9 @@ def _doubt_one_class(logits: Any, axis: int) -> None:
 
 
 def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:
-    """Return two arrays whose difference, first minus second, is the logarithm of the softmax of logits.
+    """Return two arrays, `shifted` and `total`: `shifted - total` is the logarithm of the softmax of the logits.
 
-    The second array has size 1 along `axis`. A caller that needs only a few logarithms subtracts the second array only
-    there.
+    `total` has size 1 along `axis`. A caller that needs only a few log-probabilities subtracts `total` only for these.
     """
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
     return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
@@ -230,10 +229,10 @@ def _losses(this: Layer, value: Value, logs: Any, total: Any, label: Value, soft
     """Compute the cross entropy of each row.
 
     Args:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       value: the input of the layer.
-      logs: the logarithms of probabilities plus `total`, `[batch, ..., classes]`, with the classes along `axis`.
-      total: an array with size 1 along `axis`, or a number, to subtract from `logs`.
+      logs: `[batch, ..., classes]`, with the classes along `axis`; `logs - total` are the log-probabilities.
+      total: an array with size 1 along `axis`, or a number.
       label: classes, or probabilities if `soft` is True.
       soft: whether labels are probabilities.
       ignore: a class whose rows have loss 0.

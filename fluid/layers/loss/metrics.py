@@ -100,7 +100,7 @@ def precision(input: Value, label: Value, threshold: float = 0.5, name: str | No
     """Compute the precision: the fraction of the rows predicted to be positive that are positive.
 
     Args:
-      input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
+      input: probabilities `[batch, 2]` or `[batch, 1]`; the last column is the probability of being positive.
       label: 0 or 1, `[batch, 1]` of an integer dtype.
       threshold: a row with at least this probability is predicted to be positive.
       name: name of the layer; by default `precision_N`.
@@ -132,7 +132,7 @@ def recall(input: Value, label: Value, threshold: float = 0.5, name: str | None 
     """Compute the recall: the fraction of the positive rows that are predicted to be positive.
 
     Args:
-      input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
+      input: probabilities `[batch, 2]` or `[batch, 1]`; the last column is the probability of being positive.
       label: 0 or 1, `[batch, 1]` of an integer dtype.
       threshold: a row with at least this probability is predicted to be positive.
       name: name of the layer; by default `recall_N`.
@@ -224,8 +224,8 @@ def metric(
     or extremes.
 
     Args:
-      value: an array of any shape without a batch dimension. If `reduce` is a function, the value may also be a list.
-        Each value is then a mean, a sum or an extreme over rows, or has one row per example.
+      value: an array of any shape without a batch dimension. If `reduce` is a function, the value may also be a list,
+        and each value is a mean, a sum or an extreme over rows, or has one row for each example.
       reduce: "mean", weighted by the number of examples or by `weight`; "sum", "max", "min", or "last" for the value of
         the last minibatch. Or a function of the value or values, such as `jnp.sqrt`. In the program, the function gets
         the traced arrays of one minibatch. For a data set, it gets the values of the whole data set, with all rows
@@ -270,7 +270,8 @@ def metric(
             f"{this.name}: weight= is a scalar for a mean, found {describe(weight)} and reduce={reduce!r}; write "
             f'metric(value, reduce="mean", weight=layers.reduce_sum(mask))'
         )
-    # Copy the value, because `frame.note` must describe only the result of `metric`, and not `value` itself.
+    # Copy the value: `frame.note` attaches facts, such as how to average over minibatches, to one array object, and
+    # `value` itself must not get them.
     result = this.output(jnp.copy(value))
     this.frame.note(result, **({"reduced": kept} if weight is None else {"weight": weight}))
     return result
@@ -287,7 +288,7 @@ def _without_rows(this: Layer, value: Any) -> Any:
 
 
 def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float = 0.5) -> tuple[Any, Any]:
-    """Return the predicted probability of each row, and its label (bool: the row is positive), both `[batch]`.
+    """Return for each row the probability of being positive, and whether the row is positive (bool), both `[batch]`.
 
     Args:
       this: the layer.
@@ -315,7 +316,7 @@ def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float =
 
 
 def share(this: Layer, hits: Any, of: Any) -> Any:
-    """Return a fraction as the result of a layer; `trainer.test` averages it over batches, weighted by its denominator.
+    """Return `sum(hits) / sum(of)` as a layer's result; `trainer.test` averages it over batches, weighted by `sum(of)`.
 
     Args:
       this: the layer.
@@ -332,7 +333,7 @@ def share(this: Layer, hits: Any, of: Any) -> Any:
 
 
 def _mean_overlap(wrong: Any, correct: Any, numpy: Any = jnp) -> Any:
-    """Compute the mean intersection over union of the classes that occur, from their counts of predictions."""
+    """Compute the mean intersection over union of all classes that occur, from the counts `wrong` and `correct`."""
     union = wrong + correct
     return numpy.sum(correct / numpy.maximum(union, 1)) / numpy.maximum(numpy.sum(union > 0), 1)
 
@@ -368,7 +369,7 @@ def auc(
     whole data set, computed from the sums over all batches.
 
     Args:
-      input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
+      input: probabilities `[batch, 2]` or `[batch, 1]`; the last column is the probability of being positive.
       label: 0 or 1, `[batch, 1]` of an integer dtype.
       curve: "ROC", or "PR" for average precision.
       num_thresholds: the number of thresholds, with the same meaning as in `fluid.metrics.Auc`.
@@ -427,7 +428,7 @@ def auc(
 
 
 def _counts(this: Layer, shape: list[int]) -> tuple[str, Any]:
-    """Create a state of int32 counts that start at 0, and return its name and value."""
+    """Create a state, an array kept between steps, of int32 counts that start at 0; return its name and value."""
     name = this.array_name("w")
     return name, core.create_state(name, shape, "int32", Constant(0))
 
@@ -440,8 +441,8 @@ def _curve(counts: Any, numpy: Any) -> tuple[Any, Any]:
       numpy: the array module, `numpy` for float64 or `jax.numpy` for float32.
 
     Returns:
-      The numbers of positive and of negative rows, two arrays `[bins + 1]`; both begin with 0 and end with the number
-      of all rows.
+      The numbers of positive and of negative rows, two arrays `[bins + 1]`. Each begins with 0, and ends with the
+      number of all positive rows, or of all negative rows.
     """
     above = numpy.cumsum(counts[:, ::-1], axis=1).astype(numpy.float64 if numpy is np else numpy.float32)
     above = numpy.concatenate([numpy.zeros([2, 1], above.dtype), above], axis=1)

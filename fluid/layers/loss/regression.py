@@ -32,7 +32,7 @@ def square_error_cost(input: Value, label: Value, name: str | None = None) -> An
     """Compute the squared difference of each element and its label.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       label: a value of the shape of `input`.
       name: name of the layer; by default `square_error_cost_N`.
 
@@ -62,7 +62,7 @@ def mse_loss(input: Value, label: Value, name: str | None = None) -> jax.Array:
     """Compute the mean of the squared differences of all elements.
 
     Args:
-      input: any shape, or a SequenceBatch, in which only the valid steps count.
+      input: an array of any shape, or a SequenceBatch, in which only the valid steps count.
       label: a value of the shape of `input`.
       name: name of the layer; by default `mse_loss_N`.
 
@@ -98,7 +98,7 @@ def huber_loss(input: Value, label: Value, delta: float = 1.0, name: str | None 
     """Compute the Huber loss: half the squared difference, linear beyond `delta` (Huber, 1964).
 
     Args:
-      input: `[batch, 1]`, any shape, or a SequenceBatch.
+      input: numbers of any shape, such as `[batch, 1]`, or a SequenceBatch.
       label: a value of the shape of `input`.
       delta: the difference beyond which the loss is linear.
       name: name of the layer; by default `huber_loss_N`.
@@ -182,7 +182,7 @@ def log_loss(input: Value, label: Value, epsilon: float = 1e-4, name: str | None
     """Compute the binary cross entropy `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
 
     Args:
-      input: probabilities `[batch, 1]`, any shape, or a SequenceBatch.
+      input: probabilities of any shape, such as `[batch, 1]`, or a SequenceBatch.
       label: 0 or 1, in the shape of `input`.
       epsilon: added to each probability, to keep the logarithm finite.
       name: name of the layer; by default `log_loss_N`.

@@ -241,7 +241,7 @@ def sampled_softmax_with_cross_entropy(
 
 
 def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = None) -> tuple[Any, Any]:
-    """Check and return the input `[batch, width]` and the labels `[batch, count]`; None accepts any count."""
+    """Check and return the input `[batch, width]` and labels `[batch, count]`; a `count` of None allows any."""
     rows = array_of(this, value)
     classes = check_ids(this.name, array_of(this, label))
     if classes.ndim == 1:
@@ -256,7 +256,10 @@ def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = N
 
 
 def _rows(table: Any, ids: Any, sparse: bool, touched: Any = None) -> Any:
-    """Look up the rows of a table for ids `[...]`; the mask `touched` selects the ids whose rows are updated."""
+    """Look up the rows of a table for ids `[...]`.
+
+    If `sparse` is True, the optimizer may update only these rows, without those for which the mask `touched` is False.
+    """
     return core.look_up(table, ids, touched) if sparse else look_up(table, ids)
 
 
@@ -265,7 +268,7 @@ def _biases(this: Layer, attr: Any, rows: int, dtype: Any, sparse: bool) -> Any:
 
 
 def _odds(this: Layer, sampler: str, custom: Any, classes: int) -> Any:
-    """Return the probability of drawing each class, `[classes]`."""
+    """Return the probability of each class in the random draw of `nce`, `[classes]`."""
     if sampler not in _SAMPLERS:
         raise errors.ArgumentError(f"{this.name}: sampler={sampler!r}; expected {', '.join(map(repr, _SAMPLERS))}")
     if sampler == "uniform":
@@ -292,8 +295,8 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
     The function looks up uniform random numbers in the cumulative sum of the probabilities.
 
     `jax.random.categorical` draws a random number for each class instead. With 30,000 classes and 20 samples, `nce` of
-    256 rows took 3,101 ms with `jax.random.categorical`, and takes 1.4 with this function (`benchmarks/survey.py nce`;
-    jax 0.10.2, two cores, 24 November 2026).
+    256 rows took 3,101 ms with `jax.random.categorical`, and takes 1.4 ms with this function (`benchmarks/survey.py
+    nce`; jax 0.10.2, two cores, 24 November 2026).
 
     Args:
       key: the random key.
@@ -346,13 +349,13 @@ def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
     """
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
-    above = jnp.right_shift(code, bit + 1)  # `above` is 1 at the root, and 0 after it
+    above = jnp.right_shift(code, bit + 1)  # the index of a node: 1 for the root, 0 beyond the root
     on_path = above > 0
     return jnp.where(on_path, above - 1, 0), (jnp.right_shift(code, bit) & 1).astype(jnp.float32), on_path
 
 
 def _given_paths(this: Layer, x: Any, table: Any, code: Any) -> tuple[Any, Any, Any]:
-    """Check the user's paths of the rows of `x`, and return nodes, decisions and mask like `_complete_paths`."""
+    """Check the user's tree paths for the rows of `x`; return nodes, decisions and mask, as `_complete_paths` does."""
     if table is None or code is None:
         raise errors.ArgumentError(f"{this.name}: is_custom=True needs both path_table= and path_code=")
     nodes, decisions = (check_ids(this.name, array_of(this, v)) for v in (table, code))

@@ -160,7 +160,8 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
     """Return a number near the mean of each channel, and the images minus this number.
 
     Without this subtraction, the gradient is a difference of large numbers, which loses precision. Test mode computes
-    no gradient, so the number is the bias that `plus_bias` has added, or 0.
+    no gradient. So there the number is the bias that the preceding convolution has added to the images, or 0 if there
+    is no such bias.
 
     Args:
       this: the layer.

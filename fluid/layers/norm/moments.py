@@ -43,7 +43,8 @@ def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
       axes: the dimensions to reduce.
 
     Returns:
-      `x` in a dtype wide enough for sums; its mean and its variance, in which the reduced dimensions have size 1.
+      Three arrays: `x` in a dtype wide enough for sums; its mean; and its variance. In mean and variance, the reduced
+      dimensions have size 1.
     """
     if math.prod(x.shape[axis] for axis in axes) == 1:
         core.doubt(

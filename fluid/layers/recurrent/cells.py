@@ -22,8 +22,8 @@ ArrayFunction = Callable[[jax.Array], jax.Array]
 class Cell(abc.ABC):
     """One step of a recurrence, with its initial state.
 
-    A cell holds weights and creates none, so that a loop on the device may trace the cell. `unroll` runs a cell over
-    time.
+    A cell holds existing weights and creates none, so that JAX can trace `step` inside a loop. `unroll` runs a cell
+    over the steps of sequences.
     """
 
     @abc.abstractmethod
@@ -95,7 +95,7 @@ class LSTMUnit:
         candidate.
       gate: the activation of the three gates.
       candidate: the activation of the candidate.
-      output: the activation of the cell state in the hidden state.
+      output: the activation that is applied to the cell state to compute the hidden state.
       bias: added to the pre-activations, `[4 * width]`; None for no bias.
       peepholes: `p_i`, `p_f` and `p_o`, `[3, width]`; None for an LSTM without peepholes.
       forget_bias: a number, added to the pre-activation of the forget gate.
@@ -186,7 +186,7 @@ class ProjectedLSTM(Cell):
 
 
 class GRUGates(NamedTuple):
-    """Gates, candidate and reset hidden state of a GRU step, each `[batch, width]`."""
+    """Update gate, reset gate, candidate, and reset gate times hidden state of a GRU step, each `[batch, width]`."""
 
     update: jax.Array
     reset: jax.Array
@@ -322,7 +322,7 @@ def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool
 
 
 def _usual_lstm(cell: Cell, batch: core.SequenceBatch, state: Any) -> LSTM | None:
-    """Return the LSTM inside `cell` if the kernel `lstm_scan` can compute it, in training on a CPU; else None."""
+    """Return the LSTM inside `cell` if the faster function `lstm_scan` can run it, in training on a CPU; else None."""
     found = cell.cell if isinstance(cell, StateAsOutput) else None
     if not isinstance(found, LSTM) or not on_cpu() or core.current_frame("layers").mode != core.TRAIN:
         return None
@@ -400,10 +400,11 @@ def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: 
     """Return the initial state of a recurrence over sequences: the user's arrays, or zeros by default.
 
     Args:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       cell: the cell, which returns the default state.
       batch: the projected input, `[batch, time, ...]`.
-      given: for each array of the state, in order, the user's argument with its value; None stands for zeros.
+      given: the user's initial values by argument name, such as `h_0`, in the order of the arrays of the state; None
+        stands for zeros.
 
     Raises:
       ShapeError: a given value has the wrong shape.

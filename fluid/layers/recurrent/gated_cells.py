@@ -158,8 +158,8 @@ class LSTMCell(RNNCell):
       param_attr: ParamAttr of the weight.
       bias_attr: ParamAttr of the bias; False for none.
       gate_activation: the activation of the three gates, a name or a function; "sigmoid" by default.
-      activation: the activation of the candidate, and of the cell state in the hidden state, a name or a function;
-        "tanh" by default.
+      activation: the activation of the candidate, also applied to the cell state to compute the hidden state: a name
+        or a function; "tanh" by default.
       forget_bias: a number added to the pre-activation of the forget gate.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
         Naming another one warns.

@@ -81,7 +81,8 @@ def dynamic_lstm(
       is_reverse: whether to run each row from its last step to its first.
       gate_activation: the activation of the three gates: "sigmoid", "tanh", "relu", "identity", any other activation,
         or a function.
-      cell_activation: the activation of the cell state in the hidden state, with the choices of `gate_activation`.
+      cell_activation: the activation that is applied to the cell state to compute the hidden state, with the choices of
+        `gate_activation`.
       candidate_activation: the activation of the candidate, with the choices of `gate_activation`.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: name of the layer; by default `lstm_N`.
@@ -148,7 +149,7 @@ def dynamic_lstmp(
       use_peepholes: whether the gates also depend on the cell state, weighted by the peepholes.
       is_reverse: whether to run each row from its last step to its first.
       gate_activation: the activation of the three gates, see `dynamic_lstm`.
-      cell_activation: the activation of the cell state in the hidden state, see `dynamic_lstm`.
+      cell_activation: the activation that is applied to the cell state to compute the hidden state, see `dynamic_lstm`.
       candidate_activation: the activation of the candidate, see `dynamic_lstm`.
       proj_activation: the activation of the projection, with the choices of `gate_activation`.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
@@ -268,7 +269,7 @@ def _unit(
 
 
 def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
-    """Return the ParamAttr of the recurrent weight and of the projection; `given` is one for both, or a list."""
+    """Return the ParamAttr of the recurrent weight and of the projection, from one for both or from a list of two."""
     settings = list(given) if isinstance(given, list | tuple) else [given, given]
     if len(settings) != 2:
         raise errors.ArgumentError(
@@ -312,7 +313,7 @@ def _states(
     c_0: Value | None,
     reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """Run an LSTM over its projected input, and return hidden and cell states of all steps as outputs of the layer."""
+    """Run an LSTM over `x`, input times weight; return hidden and cell states of all steps as outputs of the layer."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
     states = unroll_rows(StateAsOutput(cell), x, start, reverse)
     hidden = this.output(states.hidden)

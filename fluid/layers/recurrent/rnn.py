@@ -57,7 +57,7 @@ class RNNCell:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator checks that a program function creates the cell
+        pass  # `@layer` raises an error if the cell is created outside a program function
 
     def __call__(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Take one step: run the method `call`, and return its outputs and new states."""
@@ -259,7 +259,7 @@ def rnn(
 
 
 def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callable[..., Any]]:
-    """Compute the part of a cell that depends only on the inputs, for all steps at once, if the cell has `hoist`.
+    """Compute for all steps at once the part of a cell that depends only on the inputs, by the cell's method `hoist`.
 
     Args:
       cell: the user's cell.
@@ -267,9 +267,10 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
       kwargs: further arguments of the cell.
 
     Returns:
-      The new inputs of all steps, and a function that takes one step with them; `x` and `cell` if there is no `hoist`.
+      The new inputs of all steps, and a function that takes one step with them. If the cell has no method `hoist`, `x`
+      and `cell` themselves.
     """
-    # Ignore a `hoist` of the base class: the `call` of a subclass may compute more.
+    # Ignore a `hoist` inherited from a base class: the `call` of the subclass may compute more than that `hoist`.
     hoist = vars(type(cell)).get("hoist")
     if hoist is not None and not kwargs and isinstance(x, jax.Array) and x.ndim == 3:
         return hoist(cell, x)
@@ -303,7 +304,7 @@ def _checked_step(this: Layer, cell: Callable[..., Any], x: Any, states: Any, kw
     """Call the user's function for one step, and check its results.
 
     Args:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       cell: the function.
       x: the inputs of the step, a pytree of `[batch, ...]`.
       states: a pytree of arrays `[batch, ...]`.

@@ -81,9 +81,9 @@ class StepBlock(abc.ABC):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
         self._stages: core.Stages | None = None  # traces the block; None until the block is opened
-        self._child: core.Frame | None = None  # the frame of the block during its trace, else None
+        self._child: core.Frame | None = None  # the record of traced values while the block is traced, else None
         self._arguments: list[Memory | int] = []
-        self._inputs: list[tuple[Any, Any]] = []  # for each step input: its value at one step, and its sequence
+        self._inputs: list[tuple[Any, Any]] = []  # for each step input: the traced value of one step, and all steps
         self._outputs: list[Any] = []
         self._results: list[Any] | None = None
 
@@ -169,7 +169,7 @@ class StepBlock(abc.ABC):
         one = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), steps)
         assert self._stages is not None and self._child is not None
         value = self._stages.argument(one)
-        # A step of a fed sequence counts as fed too, so that layers still check its integers.
+        # If the user feeds the sequence, mark its step as fed too, so that layers still check the range of integers.
         if (feed := self._frame.fact(sequence, "feed")) is not None:
             self._child.note(value, feed=feed)
         self._arguments.append(len(self._inputs))
@@ -184,7 +184,7 @@ class StepBlock(abc.ABC):
         return value
 
     def _memory_from(self, init: Any) -> Any:
-        """Create a memory whose first value is `init`; `_run` checks that it is computed before the block."""
+        """Create a memory with the first value `init`; `_run` raises an error if the block itself computes `init`."""
         if isinstance(init, jax.Array):
             return self._memory(init, init.shape, init.dtype)
         if is_sequence(init):
@@ -201,7 +201,7 @@ class StepBlock(abc.ABC):
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """Return the error for a memory's first value, or a step input, that the user computes inside the block."""
+        """Return the error for `value`, a first value of a memory or a step input, which the block itself computes."""
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(
@@ -213,7 +213,7 @@ class StepBlock(abc.ABC):
         return [a for a in self._arguments if isinstance(a, Memory)]
 
     def _check_inside(self, what: str) -> None:
-        """Raise an error if the method named `what` is called outside the block."""
+        """Raise an error if the user calls the method `what` outside the block."""
         if self._child is None:
             raise errors.ProgramError(
                 f"{self._this.name}: {what} belongs inside the block:\n"
@@ -221,7 +221,7 @@ class StepBlock(abc.ABC):
             )
 
     def _check_whole(self, child: core.Frame) -> None:
-        """Check that a block has step inputs and outputs, updates its memories, and changes no state."""
+        """Check that a block has inputs and outputs, updates its memories, and changes no layer state."""
         name = self._this.name
         if not self._inputs:
             raise errors.ProgramError(f"{name} steps over nothing; in its block, call x = rnn.step_input(sequence)")
@@ -237,15 +237,15 @@ class StepBlock(abc.ABC):
 
     @abc.abstractmethod
     def _steps(self, sequence: Any) -> Any:
-        """Return the data of a step input with time first, `[time, batch, ...]`."""
+        """Return the data of a step input with time as the first dimension, `[time, batch, ...]`."""
 
     @abc.abstractmethod
     def _lengths(self) -> Any:
-        """Return the number of steps of each row, `[batch]`, or None if all steps count."""
+        """Return the number of valid steps in each row of the step inputs, `[batch]`; None if all steps are valid."""
 
     @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
-        """Convert an output of all steps, `[time, ...]`, to the format that the user receives."""
+        """Convert an output of all steps, `[time, ...]`, to the user's result: an array, or a SequenceBatch."""
 
 
 class DynamicRNN(StepBlock):

@@ -27,7 +27,7 @@ def call_cell(name: str, cell: Callable[..., Any], inputs: Any, states: Any, kwa
     """Call a cell, and check that it returns a pair of outputs and new states.
 
     Args:
-      name: the name of the layer, for messages.
+      name: the name of the layer, for error messages.
       cell: the user's cell or function.
       inputs: the inputs of the step.
       states: the states before the step.
@@ -48,7 +48,7 @@ def steps_of(name: str, inputs: Any, sequence_length: Any, time_major: bool) -> 
     """Convert the inputs of a recurrence to arrays with time first.
 
     Args:
-      name: the name of the layer, for messages.
+      name: the name of the layer, for error messages.
       inputs: a pytree of sequence batches, or of arrays `[batch, time, ...]`.
       sequence_length: for arrays, the number of steps of each row, integers `[batch]`; or None.
       time_major: whether arrays are `[time, batch, ...]`.
@@ -161,8 +161,8 @@ def next_states(name: str, which: str, old: Any, new: Any) -> Any:
     """Check the new values of a pytree of states with `next_state`, and return them.
 
     Args:
-      name: the name of the layer, for messages.
-      which: the word for the states in messages, such as "states".
+      name: the name of the layer, for error messages.
+      which: the word for the states in error messages, such as "states".
       old: the arrays before the step.
       new: the arrays that the user's step returned.
 
@@ -197,8 +197,8 @@ def next_state(name: str, which: str, old: jax.Array, new: Any) -> jax.Array:
     """Check the new value of a state, and return it in the dtype of the old one.
 
     Args:
-      name: the name of the layer, for messages.
-      which: the words for the state in messages, such as "one of the states".
+      name: the name of the layer, for error messages.
+      which: the words for the state in error messages, such as "one of the states".
       old: the array before the step.
       new: the value that the user's step returned.
 

@@ -225,10 +225,10 @@ def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int
     """Read offsets, and convert them to lengths.
 
     Args:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       x: the value that the offsets divide into sequences.
       offsets: the offsets from the user: the first row of each sequence, and finally the number of rows.
-      argument: the name of the argument, for messages.
+      argument: the name of the argument, for error messages.
 
     Returns:
       The lengths, integers `[sequences]`; and an upper bound for the longest length.

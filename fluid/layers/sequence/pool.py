@@ -145,7 +145,7 @@ def sequence_softmax(input: Value, use_cudnn: bool = False, name: str | None = N
     this = Layer("sequence_softmax", name)
 
     def softmax(batch: core.SequenceBatch) -> Any:
-        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # -inf would turn empty sequences into NaN
+        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # padding of -inf would give NaN for empty sequences
         return sequence_batch(functional.softmax(x, axis=1), batch.lengths)
 
     return this.output(innermost(softmax, check_sequence(this, input)))

@@ -246,7 +246,7 @@ def _expanded(this: Layer, x: Any, y: Any) -> Any:
     """Repeat rows, sequences or steps of `x`; the lengths in the last level of `y` are the numbers of copies.
 
     Args:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       x: rows `[batch, ...]` or sequences `[batch, time, ...]` for a SequenceBatch `y`; steps `[batch, outer, ...]` for
         a NestedSequenceBatch `y`.
       y: `[batch, copies, ...]` or `[batch, outer, copies, ...]`.

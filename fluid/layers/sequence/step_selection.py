@@ -16,11 +16,11 @@ def sequences(
     """Return a value and its lengths as one SequenceBatch `[batch, time, ...]`.
 
     Args:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       value: a SequenceBatch, or `[batch, time, ...]`.
       lengths: integers `[batch]` or `[batch, 1]` for an array; None for a SequenceBatch.
-      argument: the name of the argument of the layer that holds the lengths, for messages.
-      names: the name of the argument of the layer that holds the value, for messages.
+      argument: the layer's argument name for the lengths, such as "length", for error messages.
+      names: the layer's argument name for the value, such as "input", for error messages.
 
     Raises:
       ArgumentTypeError: the lengths are not integers.
@@ -45,7 +45,7 @@ def sequences(
 
 
 def alike(this: Layer, value: Any, label: Any) -> None:
-    """Check that input and label are both arrays, or are sequence batches with equally many levels.
+    """Check that input and label are both arrays, or are sequence batches with equally many levels of nesting.
 
     Raises:
       ShapeError: the levels differ.
@@ -73,7 +73,7 @@ def step_size(this: Layer, value: Any) -> int:
 
 
 def nested_like(value: Any, result: Any) -> Any:
-    """Group a result `[sequences, ...]` of all innermost sequences by the rows of `value`, if `value` is nested."""
+    """Group rows of `result`, one for each innermost sequence of `value`, by outer sequence, if `value` is nested."""
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
 

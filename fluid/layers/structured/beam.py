@@ -379,7 +379,7 @@ class _Search:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """The history of a beam search that runs in a loop of the user: which prefixes continue which.
+    """The history of a beam search that runs in a loop of the user: which earlier prefix each prefix continues.
 
     A source is one item of the batch, such as a sentence to translate. Each source has `beam` rows, with at most one
     prefix each.

@@ -19,9 +19,9 @@ class _Scheme(NamedTuple):
     """An encoding of chunks as tags: the constants of one `chunk_scheme` of `chunk_eval`.
 
     Attributes:
-      kinds: the number of kinds of tags for each type of chunk.
-      begin: the kinds that always begin a chunk.
-      end: the kinds that always end a chunk.
+      kinds: the number of kinds of tags, such as begin and inside, for each type of chunk.
+      begin: the indices of the kinds that always begin a chunk.
+      end: the indices of the kinds that always end a chunk.
     """
 
     kinds: int

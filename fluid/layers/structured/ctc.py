@@ -170,7 +170,7 @@ def _scale_gradient_jvp(primals: Any, tangents: Any) -> Any:
 
 
 def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengths: jax.Array, blank: int) -> jax.Array:
-    """Return minus the log-probabilities of labels, computed by the forward variables of Graves et al. (2006).
+    """Return minus the log-probabilities of labels, computed by the CTC forward algorithm (Graves et al., 2006).
 
     A forward variable is the log-probability that a path is at one position of the label after a step. `at_label[:, i]`
     covers the paths at class `i` of the label. `at_blank[:, i]` covers the paths at the blank before class `i`; one
@@ -215,7 +215,7 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengt
 
 
 def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
-    """Select the log-probabilities `[batch, time, n]` of labels `[batch, n]` from `[batch, time, classes + 1]`."""
+    """Return the log-probability of each of `labels [batch, n]` at each step, `[batch, time, n]`; NaN if invalid."""
     batch, time, classes = log_probs.shape
     wanted = jnp.broadcast_to(labels[:, None], (batch, time, labels.shape[1]))
     known = ((labels >= 0) & (labels < classes))[:, None]
@@ -226,8 +226,9 @@ def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
 
 
 def _before_blanks(at_label: jax.Array) -> jax.Array:
-    """Shift forward variables of classes, `[batch, n]`, to the blanks after them, `[batch, n + 1]`.
+    """Move the CTC forward variable of each class, `[batch, n]`, to the blank after this class, `[batch, n + 1]`.
 
-    The first blank has no class before it, and gets `_LOG_ZERO`.
+    A forward variable is the log-probability that a path is at one position of the label after a step. No class
+    precedes the first blank, so this blank gets `_LOG_ZERO`, which stands for the logarithm of 0.
     """
     return jnp.pad(at_label, ((0, 0), (1, 0)), constant_values=_LOG_ZERO)

@@ -167,7 +167,7 @@ class _Decoding:
     impute: bool
 
     def run(self, carry: _Carry, steps: int) -> tuple[_Carry, Any]:
-        """Run up to `steps` steps, and return the last carry and all outputs; each step returns the next inputs."""
+        """Run up to `steps` steps, each of which returns the next inputs; return the last carry and all outputs."""
         _, outputs = jax.eval_shape(self._advance, carry, jnp.int32(0))
 
         def leave_out(carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
@@ -179,7 +179,7 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run `steps` steps by a scan over known inputs `[time, batch, ...]`, which has a cheap gradient."""
+        """Run `steps` steps over inputs `[time, batch, ...]` known before the loop, by a scan with a cheap gradient."""
 
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
@@ -248,7 +248,7 @@ def _flags(name: str, finished: Any, rows: tuple[int, ...] | None = None) -> jax
     """Check the finished flags, and return them as a bool array.
 
     Args:
-      name: the name of the method that returned the flags, for messages.
+      name: the name of the method that returned the flags, for error messages.
       finished: the flags.
       rows: the expected shape; None for any shape.
 
@@ -319,8 +319,8 @@ class BeamSearchDecoder(Decoder):
     `layers.beam_search` is a beam search over a function. It keeps finished hypotheses separately, supports a length
     penalty, and ends when no better hypothesis is possible.
 
-    Values that the cell reads besides its inputs and states, such as the words for attention, need one row for each
-    hypothesis: `tile_beam_merge_with_batch` repeats their rows.
+    Values that the cell reads besides its inputs and states, such as the encoded words for attention, need one row
+    for each hypothesis: `tile_beam_merge_with_batch` repeats their rows.
 
     Args:
       cell: an `RNNCell`, or a function of inputs and states that returns outputs and new states. The rows of all values
@@ -443,7 +443,7 @@ class BeamSearchDecoder(Decoder):
 
     @property
     def tracks_own_finished(self) -> bool:
-        """True: hypotheses move within the beam, and their finished flags move with them."""
+        """True: `step` returns the finished flags of all hypotheses, since hypotheses change positions in the beam."""
         return True
 
     def after_end(self, outputs: BeamOutput) -> BeamOutput:

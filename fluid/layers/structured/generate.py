@@ -102,7 +102,8 @@ def _prompts(this: Layer, prompt: Any) -> core.SequenceBatch:
             f'layers.data("prompt", shape=[1], dtype="int64", lod_level=1)'
         )
     if isinstance(prompt, core.SequenceBatch):
-        # Return a prompt `[batch, time, 1]` as the same object, so that an embedding in the step can limit the fed ids.
+        # Return a prompt `[batch, time, 1]` as the same object: an embedding in `step` then recognizes fed ids, and
+        # lets the input pipeline check their range.
         return prompt if ids.ndim == 3 else prompt.with_data(ids[..., None])
     return core.SequenceBatch(ids.reshape(*ids.shape[:2], 1), jnp.full(ids.shape[:1], ids.shape[1], jnp.int32))
 

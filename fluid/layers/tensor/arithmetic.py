@@ -228,7 +228,7 @@ def pow(x: Value, factor: Value | float = 1.0, name: str | None = None) -> Any:
 
 
 def _cut(this: Layer, array: Any, **numbers: Value | float) -> list[Any]:
-    """Convert numbers to scalars to combine with `array`; for an integer array, truncate them to integers, and warn."""
+    """Convert numbers to scalars; if `array` holds integers, truncate the numbers, and warn if a number changes."""
     found = [n if isinstance(n, int | float) else dense(n).reshape(()) for n in numbers.values()]
     if not jnp.issubdtype(array.dtype, jnp.integer):
         return found
@@ -287,7 +287,7 @@ _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwis
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    """Create an elementwise layer from a function of two arrays; `integer` makes its docstring example integer."""
+    """Create an elementwise layer from a function of two arrays; if `integer`, its docstring has an integer example."""
 
     def elementwise(x: Value, y: Value | float, axis: int = -1, act: Activation = None, name: str | None = None) -> Any:
         this = Layer(kind, name)

@@ -99,14 +99,14 @@ def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Call
 
 
 def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
-    """Make `function` a layer named `kind` with a docstring; an argument `target` is refused with an error."""
+    """Make `function` the layer `kind` with a docstring; giving its output argument, named `target`, is an error."""
     function.__name__ = function.__qualname__ = kind
     function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
     return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
 
 
 def _compared(this: Layer, function: Callable[[Any, Any], Any], x: Value, y: Value) -> Any:
-    """Compare two values of equal shape; programs of Fluid may also compare values that broadcast."""
+    """Compare two values of equal shape; programs written for PaddlePaddle Fluid may compare values that broadcast."""
     if this.frame.as_fluid and _broadcast(x, y):
         return this.output(on_data(function, x, y))
     return _elementwise(this, function, x, y)

@@ -155,7 +155,8 @@ def gather_nd(input: Value, index: Value, name: str | None = None) -> jax.Array:
             f"with k at most {array.ndim}"
         )
     sizes = array.shape[: ids.shape[-1]]
-    # Limit fed indices only if all sizes are integers: in an export, the batch size is a symbol, so `max` would fail.
+    # Check the range of fed indices only if no size is the batch size: in an exported program the batch size is a
+    # symbol, so `max` would fail.
     if sizes and this.frame.discovering and this.frame.placeholder_batch not in sizes:
         core.limit_feed(index, -max(sizes), max(sizes))
     return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
@@ -313,7 +314,7 @@ def one_hot(input: Value, depth: int, allow_out_of_range: bool = False, name: st
 
 
 def _limit(this: Layer, index: Value, size: int) -> None:
-    """Limit the fed values of `index` to the range from 0 to `size - 1`, unless `size` is the variable batch size."""
+    """Make the input pipeline refuse fed values of `index` outside 0 to `size - 1`, unless `size` is the batch size."""
     if size != this.frame.placeholder_batch:
         core.limit_feed(index, 0, size)
 

@@ -17,7 +17,7 @@ from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
-    """Return the rule that warns if `min` or `max` of `sampling_id` is not `default`: they have no effect.
+    """Return a `Warned`: the warning that `min` or `max` of `sampling_id`, if not `default`, has no effect.
 
     Fluid draws a number between the bounds, and looks it up in the cumulative probabilities of the classes. So in
     Fluid, bounds other than 0 and 1 exclude classes.

@@ -329,7 +329,7 @@ def _reduced(this: Layer, value: Value, dim: Dims, keep: bool, function: Callabl
     """Apply a reduction function to an array, or to the valid steps of a sequence batch.
 
     Args:
-      this: the layer, whose name warnings contain.
+      this: the layer, for its name in warnings.
       value: an array, or a sequence batch, of which only the valid steps are reduced.
       dim: the dimensions from the user.
       keep: whether the reduced dimensions stay, with size 1.
@@ -407,7 +407,7 @@ def _extreme(x: Any, lowest: bool) -> Any:
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:
-    """Return `result`; for a scalar, record the number of rows of `value`, its weight in means over batches."""
+    """Return `result`; if it is a scalar, record the number of rows of `value` as its weight in means over batches."""
     if jnp.ndim(dense(result)) == 0:
         weight = rows_of(this.frame, value)
         if weight is not None:

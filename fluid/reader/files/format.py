@@ -18,14 +18,14 @@ from fluid.reader.files.listing import File
 
 Columns = Iterable[str] | Mapping[str, str]
 _TEXT = {"str": str, "bytes": bytes}
-# By the class of a requested dtype (see `class_of`): the classes of dtypes whose values may be converted to it.
+# For each class of requested dtypes, such as "float", the classes of dtypes whose values may be converted to it.
 _ACCEPTS = {"float": ("float", "int", "bool"), "int": ("int", "bool"), "bool": ("bool",)}
 
 
 class Misfit(Exception):
     """An error for a field of a file that is absent, or whose value does not fit.
 
-    The message says what was found and expected, and `fix` says how to correct the file or the call.
+    The message says what was found and expected; the attribute `fix` says how to correct the file or the call.
     """
 
     def __init__(self, found: str, fix: str):
@@ -63,12 +63,12 @@ class Fields:
 
     @property
     def sources(self) -> list[str] | None:
-        """The names that the requested fields have in the files, each once; None if all fields are requested."""
+        """The names of the requested fields, as in the files, each once; None if all fields are requested."""
         return None if self._sources is None else list(dict.fromkeys(self._sources.values()))
 
     @property
     def source_dtypes(self) -> dict[str, Any]:
-        """The requested dtypes by field name in the files; a field that is requested twice has its first dtype."""
+        """The requested dtypes by field name in the files; for a field with two new names, the first dtype counts."""
         by_source: dict[str, Any] = {}
         for name, dtype in self.dtypes.items():
             by_source.setdefault(name if self._sources is None else self._sources[name], dtype)
@@ -245,7 +245,7 @@ class Format(abc.ABC):
           fields: the requested fields of its rows.
 
         Raises:
-          ReaderError: a field is absent, or has a type that no feed has.
+          ReaderError: a field is absent, or has a type that feeds do not support.
         """
         return [Piece(file)]
 
@@ -267,7 +267,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the undecoded rows of a piece, which `decoded` decodes; only separate the rows from each other.
+        """Yield the rows of a piece (a part of a file) without decoding them; `decoded` decodes them later.
 
         Args:
           piece: the piece.
@@ -280,7 +280,7 @@ class Format(abc.ABC):
         """
 
     def decoded(self, raw: Any, piece: Piece, number: int, fields: Fields) -> Row:
-        """Decode a row from `read` to values by the names in the file.
+        """Decode a row that `read` has yielded to a dict of values by field name, as in the file.
 
         If several processes share minibatches, each process calls this method only for its own rows.
 

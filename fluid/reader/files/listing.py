@@ -111,7 +111,7 @@ def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | No
 
 
 def stamps(files: Sequence[File]) -> dict[str, str]:
-    """Return the stamp of each file by its path relative to the common folder of all files.
+    """Return the stamp of each file, a text that changes with the file, by its path relative to the common folder.
 
     The result does not change if the whole folder is moved.
 
@@ -129,7 +129,7 @@ def _matching(path: str, options: dict[str, Any]) -> list[File]:
     system, inner = _system(path, options)
     system.invalidate_cache()  # a cached listing of the files may be outdated
     try:
-        if system.isfile(inner):  # tested before patterns, because a file name may contain brackets
+        if system.isfile(inner):  # a name is not treated as a pattern if this file exists: it may contain brackets
             infos = {inner: system.info(inner)}
         elif glob.has_magic(inner):
             infos = {name: info for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"}

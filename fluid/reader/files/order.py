@@ -65,7 +65,7 @@ class Pieces:
             return self._found
 
     def opener(self, span: Span, raw: bool = False) -> Callable[[], Rows]:
-        """Return a function that yields the rows of a span, in lists of several rows.
+        """Return a function that yields the rows of a span (a range of rows in a file), in lists of several rows.
 
         Each row is a dict of the requested fields. If `raw` is True, it is a Raw object, which is not decoded.
         """
@@ -97,7 +97,7 @@ class Pieces:
             raise errors.ReaderError(f"file {file.name}: {self._not_readable(error)}") from error
 
     def _parts(self, span: Span, made: Callable[[Piece, int, Any], Any]) -> Rows:
-        """Yield the rows of a span in lists of at most `_PART` rows.
+        """Yield the rows of a span (a range of rows in a file) in lists of at most `_PART` rows.
 
         All rows before an unreadable row are yielded before the error is raised. `made` creates a row from the piece,
         the index of the row in the file, and the raw row.
@@ -168,7 +168,7 @@ _AHEAD = 2
 
 
 def permuted(pieces: Sequence[T], seed: int, epoch: int) -> list[T]:
-    """Return the pieces in the order of one pass, which depends only on the seed and the number of the pass.
+    """Return the pieces of files in the random order of one pass, which depends only on the seed and the pass number.
 
     Example:
       >>> sorted(permuted("abc", seed=0, epoch=1))
@@ -179,7 +179,7 @@ def permuted(pieces: Sequence[T], seed: int, epoch: int) -> list[T]:
 
 
 def whole(pieces: Iterable[Piece]) -> list[Span]:
-    """Return for each piece a span of all its rows."""
+    """Return for each piece (a part of a file) a Span (a range of rows) that covers all rows of the piece."""
     return [Span(piece, 0, piece.rows) for piece in pieces]
 
 
@@ -187,7 +187,7 @@ def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
     """Return the rest of a pass after its first `start` rows.
 
     Args:
-      spans: the spans of the pass, in order.
+      spans: the spans (ranges of rows in files) that the pass reads, in order.
       start: the number of rows to leave out.
 
     Returns:
@@ -232,7 +232,7 @@ def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
 
 
 def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
-    """Return for each span whether this process needs at least one of its rows.
+    """Return for each span (a range of rows in a file) whether this process needs at least one of its rows.
 
     Args:
       spans: in order, from the first row of a minibatch on.

@@ -27,7 +27,7 @@ class Shuffling(NamedTuple):
     buf_size: int
 
     def of_part(self, index: int, parts: int) -> "Shuffling":
-        """Return the settings for part `index` of `parts` parts: a separate seed, and an equal share of the buffer."""
+        """Return the settings for the part of the files with this index: a separate seed, and a share of the buffer."""
         seed = np.random.SeedSequence([self.seed, index]).generate_state(1)[0]
         return Shuffling(int(seed), max(1, self.buf_size // parts))
 
@@ -67,12 +67,12 @@ class Stream:
     def _rows(
         self, spans: Sequence[Span] | None = None, size: int = 1, wanted: Wanted = range, raw: bool = False
     ) -> Iterate:
-        """Return a function like `iterate` for the rows of `spans`; by default, for the rows of all pieces.
+        """Return a function like `iterate` for the rows of `spans`; by default, for the rows of all files.
 
         If this process needs no row of a span, the function yields the placeholder ELSEWHERE for each row of the span.
 
         Args:
-          spans: the spans, in order; None for all pieces in the order of the pass.
+          spans: ranges of rows in files, in order; None for all pieces of the files in the order of the pass.
           size: the number of rows of each minibatch.
           wanted: returns the indices in a minibatch of the rows that this process needs; all rows by default.
           raw: True yields Raw objects, which are not decoded.
@@ -102,7 +102,7 @@ class Stream:
 
 
 def _elsewhere(span: Span) -> Callable[[], Rows]:
-    """Return a function that yields one list, with the placeholder ELSEWHERE for each row of the span."""
+    """Return a function that yields one list: the placeholder ELSEWHERE for each row in `span`, a range of rows."""
 
     def rows() -> Rows:
         yield [ELSEWHERE] * ((span.high or 0) - span.low)
@@ -170,7 +170,7 @@ class Parts(Stream):
 
 
 class _PartReader:
-    """A reader of the rows of one part of the files in one pass; reading begins at the first requested row."""
+    """A reader of the rows of one part of the files in one pass. It opens files when the first row is requested."""
 
     def __init__(self, iterate: Iterate, epoch: int):
         self._iterate = iterate

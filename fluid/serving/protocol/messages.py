@@ -69,7 +69,7 @@ class InferResponse:
 class _Described(NamedTuple):
     """The description of a tensor in the JSON of a message.
 
-    `data` has the numbers of a tensor in JSON, and `size` is None. For a binary tensor, `size` is its number of bytes.
+    For a tensor in JSON, `data` has the numbers and `size` is None. For a binary tensor, `size` is the number of bytes.
     """
 
     name: str
@@ -98,8 +98,8 @@ _SHORT = 2048  # the maximum size, in bytes, of JSON that is stored in the cache
 LONG = 1 << 16
 """The size of JSON, in bytes, above which parsing takes milliseconds, so that a server parses it in another thread."""
 # The maximum numbers of lists and strings in long JSON. When Python frees a million lists or collects garbage among
-# them, no other thread runs, so more are refused. Tensors need fewer: they have no strings, and a list is a row of
-# several numbers.
+# them, no other thread runs, so JSON with more of them is refused. Tensors need fewer: they have no strings, and a list
+# is a row of several numbers.
 _MOST_LISTS, _MOST_STRINGS = 1 << 19, 1 << 17
 
 

@@ -33,8 +33,8 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}
 _MOST_DIMENSIONS = 32
 _MOST_SIZE = 2**31 - 1
-# The maximum number of rows of a tensor with a dimension of size 0. This tensor has no bytes, which would limit its
-# number of rows, and each row costs time and memory.
+# The maximum number of rows of a tensor with a dimension of size 0. Limits of bytes do not limit these rows, because
+# the tensor has no bytes, but each row costs time and memory.
 _MOST_EMPTY = 1024
 PIECE = 8192
 """The number of numbers to convert in one call of NumPy, during which no other thread runs."""
@@ -219,8 +219,8 @@ def to_json(array: np.ndarray) -> Iterator[list[Any]]:
 
     Non-finite numbers become "NaN", "Infinity" or "-Infinity".
 
-    Other threads can run between two lists, but not while one list is computed. If Python's interpreter lock (GIL) was
-    released there for a moment, this would restart the time after which a waiting thread requests the lock.
+    Other threads can run between two lists. While a list is computed, the interpreter lock (GIL) is not released, not
+    even for a moment: each release would restart the time after which a waiting thread requests the lock.
 
     Example:
       >>> list(to_json(np.array([[1.5, np.inf], [np.nan, 2.0]])))

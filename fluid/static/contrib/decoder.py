@@ -1,4 +1,4 @@
-"""Decoders of Fluid's `contrib.decoder`: a cell with named states, and decoders for training and beam search."""
+"""Decoders of PaddlePaddle's `contrib.decoder`: a cell with named states, decoders for training and beam search."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -110,7 +110,7 @@ class StateCell:
         self._now: dict[str, Variable] = {}
 
     def enter(self, decoder: "_Decoder") -> None:
-        """Attach the cell to a decoder, which reads and stores the states of the cell.
+        """Attach the cell to a decoder, which passes the cell's states from step to step.
 
         Raises:
           ProgramError: the cell belongs to another decoder.
@@ -135,7 +135,7 @@ class StateCell:
         self._now[state_name] = state_value
 
     def state_updater(self, updater: Callable[["StateCell"], Any]) -> Callable[["StateCell"], Any]:
-        """Decorate the user's function that computes the next states of the cell, and stores them by `set_state`."""
+        """Register `updater`, the user's function that sets the next states by `set_state`; usable as a decorator."""
         self._updater = updater
         return updater
 
@@ -386,7 +386,7 @@ class BeamSearchDecoder(_Decoder):
         return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Set the value of a variable in the next step to `value`; `array` is the result of `read_array`.
+        """Set the value of a variable in the next search step to `value`; `array` is the variable from `read_array`.
 
         Raises:
           ProgramError: `array` is not a result of `read_array`.

@@ -1,4 +1,4 @@
-"""Recurrent layers of Fluid's `contrib.layers`: stacks of `LSTMCell` and `GRUCell`, in one direction or two."""
+"""Recurrent layers of PaddlePaddle's `contrib.layers`: stacks of `LSTMCell` and `GRUCell`, in one direction or two."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ class _Unit:
     Args:
       name_scope: the beginning of the names of the parameters.
       hidden_size: width of the hidden state.
-      settings: further arguments of the cell class in the class attribute `kind`.
+      settings: further arguments of the LSTMCell or GRUCell that computes the step.
     """
 
     kind: Any
@@ -30,14 +30,14 @@ class _Unit:
         self._cell: Any = None
 
     def _step(self, x: Any, states: Any) -> Any:
-        """Return the states after the input `x`; the first call creates the cell with its parameters."""
+        """Return the recurrent states after the input `x`; the first call also creates the cell and its parameters."""
         if self._cell is None:
             self._cell = self.kind(**self._settings)
         return self._cell.call(x, states)[1]
 
 
 class BasicLSTMUnit(_Unit):
-    """One step of an LSTM; see `fluid.layers.LSTMCell`.
+    """One time step of an LSTM; see `fluid.layers.LSTMCell`.
 
     Args:
       name_scope: the beginning of the names of the parameters.
@@ -84,7 +84,7 @@ class BasicLSTMUnit(_Unit):
 
 
 class BasicGRUUnit(_Unit):
-    """One step of a gated recurrent unit; see `fluid.layers.GRUCell`.
+    """One time step of a gated recurrent unit; see `fluid.layers.GRUCell`.
 
     Args:
       name_scope: the beginning of the names of the parameters.
@@ -233,7 +233,7 @@ def _units(
     name: str,
     acts: dict[str, Any],
 ) -> "_Units":
-    """Return the settings of the cells of each direction, with the parameter names that Fluid uses."""
+    """Return the arguments of the recurrent cells of each direction, with PaddlePaddle Fluid's parameter names."""
 
     def attr(given: ParamSetting, end: str) -> ParamSetting:
         settings = to_attr(given)
@@ -256,7 +256,7 @@ def _units(
 
 
 class _Units:
-    """The settings of the recurrent cells of each direction; for JAX one pytree leaf in the arguments of a call.
+    """A container for the arguments of the recurrent cells of each direction; JAX treats it as one pytree leaf.
 
     Args:
       kind: the class of the cells.
@@ -268,14 +268,16 @@ class _Units:
         self._kind = kind
 
     def cells(self, direction: int) -> list[Any]:
-        """Create the cells of all layers of one direction, while a program runs."""
+        """Create the cells of all layers of the direction with the index `direction`, while a program runs."""
         return [self._kind(**arguments) for arguments in self.directions[direction]]
 
 
 def _stacked(
     units: _Units, input: Any, init: Any, lengths: Any, dropout: tuple[float, str], batch_first: bool
 ) -> tuple[Any, list[Any]]:
-    """Run all layers in each direction; return the outputs, and the last states sorted by layer, then by direction."""
+    """Run a stack of recurrent layers in each direction.
+
+    Return the outputs of the last layer, and the last states of all layers, sorted by layer, then by direction."""
     x = jnp.swapaxes(input, 0, 1) if batch_first else input
     inside = jnp.full((*x.shape[:2], 1), True)
     if lengths is not None:
@@ -295,7 +297,7 @@ def _stacked(
 
 
 def _first(cell: Any, x: Any, init: Any, index: int) -> Any:
-    """Return the initial states of a cell: the entries `index` of the arrays `init`, or defaults if it is None."""
+    """Return the initial states of a cell: entry `index` of each array in `init`, or defaults if `init` is None."""
     states = cell.get_initial_states(x, batch_dim_idx=1)
     if init is None:
         return states
@@ -303,7 +305,7 @@ def _first(cell: Any, x: Any, init: Any, index: int) -> Any:
 
 
 def _step(cells: Sequence[Any], dropout: tuple[float, str]) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Return the function that computes one time step of all layers of a direction."""
+    """Return a function that computes one time step of a stack of recurrent cells, with dropout after each cell."""
     share, implementation = dropout
 
     def step(inputs: Any, states: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Training in half precision: `decorate` of Fluid's `contrib.mixed_precision`."""
+"""Training in half precision: `decorate` of PaddlePaddle's `contrib.mixed_precision`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["AutoMixedPrecisionLists", "decorate"]
 
 
 class AutoMixedPrecisionLists:
-    """Fluid's lists of ops for half precision; they have no effect, because each layer chooses a safe precision.
+    """PaddlePaddle's lists of ops for half precision, without effect: each layer chooses a safe precision itself.
 
     Args:
       custom_white_list: types of ops.
@@ -42,7 +42,7 @@ class OptimizerWithMixedPrecision:
         """Record that the optimizer minimises `loss` in float16; see `minimize` of the optimizers in `fluid.optimizer`.
 
         Raises:
-          ProgramError: the call is inside a program function.
+          ProgramError: the call is inside the function of a `fluid.Program` or `fluid.Trainer`.
         """
         if in_a_function():
             raise errors.ProgramError(
@@ -54,7 +54,7 @@ class OptimizerWithMixedPrecision:
         return found
 
     def backward(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Return a list of pairs `(parameter, gradient)`; the first half of `minimize`."""
+        """Return a list of pairs `(parameter, gradient)` for `apply_gradients`; the first half of `minimize`."""
         self._begin(loss)
         found: list[tuple[Any, Any]] = self._optimizer.backward(loss, *args, **kwargs)
         return found

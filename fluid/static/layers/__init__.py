@@ -1,6 +1,6 @@
-"""The layers of `fluid.layers`, and layers that assign variables; outside a program function, calls are recorded.
+"""The layers of `fluid.layers`, and layers that assign variables; calls are recorded into a program, and run later.
 
-On its first use, `recorded` wraps a layer of `fluid.layers`.
+When a layer of `fluid.layers` is used first, `recorded` wraps it, so that its calls are recorded.
 """
 
 from fluid.layers import __all__ as _of_fluid

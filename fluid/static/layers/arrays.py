@@ -18,18 +18,18 @@ from fluid.static.tape.calls import BATCHES, Block, Call, outer_environment
 from fluid.static.tape.program import default_main_program
 from fluid.static.tape.variable import Variable, at_batch, dense_of
 
-# A pair of variables, a counter and a limit. The loop condition that compares them is `counter < limit`.
+# A pair of variables, a counter and a limit, for the loop condition `counter < limit`.
 Comparison = tuple[Variable, Variable]
 
 
 class Entered(NamedTuple):
-    """Facts about a loop, collected when the recording of its block starts.
+    """Facts about a loop, collected before its body is recorded.
 
     Attributes:
       cond: the condition of the loop.
       before: the block that contains the loop.
-      constants: the variables whose elements all equal one known number, with the number.
-      compared: the counter and the limit that the condition compares; None if unknown.
+      constants: a dict from a variable whose elements all equal one known number to this number.
+      compared: the variables `(counter, limit)` of the condition `counter < limit`; None for other conditions.
     """
 
     cond: Variable
@@ -38,19 +38,19 @@ class Entered(NamedTuple):
     compared: Comparison | None
 
     def constant(self, variable: Variable) -> float | None:
-        """Return the constant value of a variable at the start of the loop; None if an outer loop may change it."""
+        """Return the constant value of a variable before the loop; None if unknown, or if an outer loop changes it."""
         changing = any(variable in block.assigned() for block in self.before.open_blocks() if block.outer is not None)
         return None if changing else self.constants.get(variable)
 
 
 def enter(cond: Variable, before: Block, constants: dict[Variable, float]) -> Entered:
-    """Collect the known facts about a loop before its block is recorded; arguments as for `Entered`."""
+    """Collect the known facts about a loop before its body is recorded; arguments as for `Entered`."""
     written = [call for block in reversed(before.open_blocks()) for call in block.calls]
     return Entered(cond, before, constants, _comparison(written, cond))
 
 
 class Write(NamedTuple):
-    """A recorded call that writes an element of a tensor array.
+    """A recorded call of `array_write`, which writes one element of a tensor array.
 
     Attributes:
       place: the variable that holds the index.
@@ -63,7 +63,7 @@ class Write(NamedTuple):
     block: Block
 
     def last(self) -> int | None:
-        """Return the largest index that the call writes to; None if constants do not determine the index."""
+        """Return an upper bound of the indices that the call writes to; None if constants do not determine a bound."""
         for block in self.block.open_blocks():
             if block.loop is not None and self.place in block.assigned():
                 return _last_index(self.place, block)
@@ -83,7 +83,7 @@ def most_turns(block: Block) -> int | None:
 
 
 def _last_index(index: Variable, block: Block) -> int | None:
-    """Return the limit of a loop that runs while `index < limit`, as an upper bound of the index; None if unknown."""
+    """Return the constant limit of a loop that runs while `index < limit`; None if the limit is unknown."""
     compared = _bound(block)
     if compared is None or compared[0] is not index:
         return None
@@ -92,7 +92,7 @@ def _last_index(index: Variable, block: Block) -> int | None:
 
 
 def _bound(block: Block) -> Comparison | None:
-    """Return the pair `(counter, limit)` that each evaluation of a loop condition compares; None if unknown."""
+    """Return the variables `(counter, limit)` if a loop runs only while `counter < limit`; None if unknown."""
     compared: Comparison | None = block.loop.compared
     if compared is None or compared[1] in block.assigned():
         return None
@@ -100,12 +100,12 @@ def _bound(block: Block) -> Comparison | None:
 
 
 def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
-    """Return whether the calls leave `cond` unchanged, set it to false, or set it to the comparison `compared`."""
+    """Return whether the calls leave the loop condition `cond` unchanged, or set it to false or to `compared`."""
     place = _last_place(calls, cond)
     if place is None:
         return True
     call, before = calls[place], calls[:place]
-    # A call with blocks is a branch, which runs one of its blocks or none.
+    # A recorded call with blocks is a branch: it runs one of the blocks, or none.
     if call.blocks:
         return all(_keeps([*before, *inner], cond, compared) for inner in ([], *(b.calls for b in call.blocks)))
     is_false = call.function is layers.fill_constant and not call.args[2]
@@ -113,7 +113,7 @@ def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
 
 
 def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
-    """Return the pair `(counter, limit)` that a condition compares, alone or in a logical "and"; None if unknown."""
+    """Return `(counter, limit)` if a condition is `counter < limit`, alone or in a logical "and"; else None."""
     place = _last_place(calls, cond)
     if place is None:
         return None
@@ -144,10 +144,10 @@ class ArrayVariable(Variable):
     """A variable that holds a TensorArray.
 
     Attributes:
-      least: the capacity that the user requests; 0 if the user requests none.
+      least: the capacity that the user requests; 0 without a request.
       writes: the recorded calls that write into the array.
-      element: the shape of an element at each of the two trial batch sizes; empty before the first write.
-      first: the value of `element` after the first write; a beam search adds rows later.
+      element: the shape of an element, evaluated at two trial batch sizes; empty before the first write.
+      first: `element` as of the first write; in a beam search, later elements have more rows.
 
     Example:
       >>> import fluid.static as fluid
@@ -164,13 +164,13 @@ class ArrayVariable(Variable):
 
     @property
     def room(self) -> int:
-        """Return the capacity of the array; writes at unknown indices do not count."""
+        """Return the capacity of the array: the requested capacity, or 1 + the largest known write index if larger."""
         found = [write.last() for write in self.writes]
         return max([self.least, *(last + 1 for last in found if last is not None)])
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """Return two shapes of the TensorArray, evaluated at two trial batch sizes."""
+        """Return the shapes of the TensorArray at two trial batch sizes."""
         return tuple(_stand_in(max(self.room, 1), e) for e in self.element)
 
     @structs.setter
@@ -184,7 +184,7 @@ class ArrayVariable(Variable):
         return len({element.shape[:1] for element in self.element}) == 2
 
     def empty(self) -> TensorArray:
-        """Return an empty TensorArray with the capacity and element shape of the variable, while a program runs."""
+        """Return an empty TensorArray with the variable's capacity and element shape, for use while a program runs."""
         struct = at_present_batch(self.first)
         return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
 
@@ -300,7 +300,8 @@ class _Written:
     def __call__(self, x: Any, i: Any) -> TensorArray:
         """Return the current TensorArray after writing `x` at the index `i`."""
         content = outer_environment("layers.array_write").find(self.array)
-        # The initial value of a beam search has one prefix of one step for each source: store one row for each source.
+        # The first element in a beam search is a batch of nested sequences: for each source sentence, one sequence of
+        # one step. Store this step as the row of the source sentence.
         if isinstance(x, core.NestedSequenceBatch):
             x = x.data[:, 0, 0]
         if content is None:
@@ -309,10 +310,10 @@ class _Written:
 
 
 def at_present_batch(both: tuple[Any, ...]) -> Any:
-    """Return the shape of a value for the batch size of the current run.
+    """Return the shape of a value at the batch size of the current run.
 
     Args:
-      both: the shape at each of the two trial batch sizes.
+      both: the shape, evaluated at two trial batch sizes; a size that differs grows with the batch.
     """
     return at_batch(both[0], both[1], BATCHES, present_batch())
 

@@ -151,7 +151,7 @@ def create_global_var(
       shape: the shape of the variable.
       value: the number.
       dtype: the dtype of the variable.
-      persistable: True stores the value in the scope between runs; False resets the variable to `value` in each run.
+      persistable: True keeps the value between runs; False resets the variable to `value` in each run.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA chooses the device.
       name: `create_global_var_N` by default.
 
@@ -299,24 +299,24 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 def _constant(made: Any, value: float | None) -> Any:
-    """Set `constant` of a variable to `value`, the number that all its elements equal; return the variable."""
+    """Set the attribute `constant` of a variable, the number that all elements equal; return the variable."""
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made
 
 
-# The name of the step counter that all learning rate schedules of a program share, as in Fluid.
+# The name of the step counter that all learning rate schedules of a program share, as in PaddlePaddle Fluid.
 _COUNTER = "@LR_DECAY_COUNTER@"
 
 
 def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert a function that returns a schedule to a layer that returns the learning rate as a variable."""
+    """Convert a function that returns a learning rate schedule to a layer that returns the rate as a variable."""
 
     @functools.wraps(schedule)
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_a_function():
             return schedule(*args, **kwargs)
-        # The counter has Fluid's name and first value, so that `load_persistables` can load PaddlePaddle's counter.
+        # The counter has PaddlePaddle's name and first value, so `load_persistables` can load PaddlePaddle's counter.
         counter = autoincreased_step_counter(_COUNTER, begin=int(schedule is lr.noam_decay), step=1)
         begin = int(counter.spec.initializer.value) + 1
         return counter.program.apply(_rate, (_Schedule(schedule, begin), counter, args, kwargs))
@@ -325,7 +325,7 @@ def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Schedule:
-    """A function that creates a learning rate schedule; for JAX one pytree leaf in the arguments of a call.
+    """A wrapper of a function that creates a learning rate schedule; JAX treats the wrapper as one pytree leaf.
 
     Args:
       make: a function of `fluid.lr`.
@@ -338,18 +338,18 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
-    """Return the learning rate, `[1]`, of the update with the number in `counter`."""
+    """Return the learning rate, `[1]`, of the current step; `counter` is the step number, from `schedule.begin` on."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
-    """Convert a computed learning rate, for example of another schedule, to a constant schedule."""
+    """Convert a learning rate, an array that for example another schedule computes, to a constant schedule."""
     return lambda count: value.reshape(())
 
 
 def _decay_step_counter(begin: int = 0) -> Any:
-    """Return the step counter that all schedules of a program share, float32 `[1]`; it is `begin` in the first run."""
+    """Return the step counter of learning rate schedules, float32 `[1]`: `begin` in the first run, then 1 more each."""
     return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
 
 
@@ -384,7 +384,7 @@ def accuracy(
     Args:
       input: probabilities or scores `[-1, classes]`.
       label: classes `[-1, 1]` of an integer dtype.
-      k: a row is correct if its label is one of the `k` most probable classes.
+      k: the number of most probable classes that are compared with the label.
       correct: a variable, for example from `create_tensor`, that receives the number of correct rows.
       total: a variable that receives the number of all rows.
       name: name of the layer; by default `accuracy_N`.

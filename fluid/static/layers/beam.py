@@ -1,8 +1,8 @@
-"""Beam search as in Fluid: `beam_search` in a While loop, and `beam_search_decode` after the loop.
+"""Beam search as in PaddlePaddle Fluid: `beam_search` in a While loop, and `beam_search_decode` after the loop.
 
-In PaddlePaddle, the sequence lengths of a value say which rows continue which prefix, and ended rows disappear. In
-this module, each source has `beam_size` rows from the beginning of the loop. A loop variable of the class Beams holds
-two facts for each row: the index of the prefix that the row continues, and whether the row is in use.
+In PaddlePaddle, the sequence lengths of a value say which rows continue which prefix (partial sentence), and ended rows
+disappear. In this module, each source sentence has `beam_size` rows from the beginning of the loop. A loop variable of
+the class Beams stores for each row the index of the prefix that the row continues, and whether the row is in use.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from fluid.static.tape.variable import Variable
 
 
 class BeamVariable(Variable):
-    """A variable that holds the Beams of a beam search: which row continues which prefix.
+    """A variable that holds a Beams: for each row of a beam search, the prefix (partial sentence) that it continues.
 
     Attributes:
       size: the width of the beam.
       kept: the variables that `beam_search` has returned.
-      arrays: the arrays into which the variables of `kept` are written.
+      arrays: the tensor arrays into which the program writes the variables of `kept`.
 
     Example:
       >>> import fluid.static as fluid
@@ -41,7 +41,7 @@ class BeamVariable(Variable):
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """Return an empty tuple of shapes: the number of rows is known only when the loop runs."""
+        """Return an empty tuple of shapes, because the number of rows is known only when the loop runs."""
         return ()
 
     @structs.setter
@@ -49,12 +49,12 @@ class BeamVariable(Variable):
         del both
 
     def written(self, array: ArrayVariable, i: Variable) -> None:
-        """Note that the program writes a result of `beam_search` into `array` at the index `i`."""
+        """Record that the program writes a result of `beam_search` into the tensor array `array` at the index `i`."""
         self.arrays = (*self.arrays, array)
         self.program.apply(_Noted(self), (i,), into=[self])
 
     def start(self, sources: int) -> Beams:
-        """Return the initial Beams of a search over the given number of sources."""
+        """Return the initial Beams (state of a beam search) for the given number of source sentences."""
         return Beams.start(sources, self.size, max((array.room for array in self.arrays), default=1))
 
 
@@ -70,17 +70,17 @@ def beam_search(
     name: str | None = None,
     return_parent_idx: bool = False,
 ) -> Any:
-    """Run one step of a beam search, inside the block of a While: keep the best prefixes of each source.
+    """Run one step of a beam search, in the block of a While: keep the best partial sentences of each source sentence.
 
     Args:
-      pre_ids: integers `[rows, 1]`: the last id of each prefix.
+      pre_ids: integers `[rows, 1]`: the last id of each prefix (partial sentence).
       pre_scores: float32 `[rows, 1]`: the score of each prefix.
       ids: the ids of the candidates, integers `[rows, candidates]`; None for the ids 0, 1, 2 and so on.
       scores: float32 `[rows, candidates]`: log-probabilities of the prefixes extended by the candidates.
       beam_size: the number of prefixes to keep for each source.
       end_id: the id that ends a sentence.
       level: accepted for programs written for Fluid, but has no effect: the sources are always the outer LoD level.
-      is_accumulated: True if `scores` rate the extended prefixes; False if probabilities of the candidates.
+      is_accumulated: False if `scores` are probabilities of the candidates alone, not yet combined with `pre_scores`.
       name: name of the layer; by default `beam_search_N`.
       return_parent_idx: True also returns, for each result row, the index of the row that it continues.
 
@@ -122,13 +122,13 @@ def beam_search(
 
 
 class _Noted:
-    """A function that stores which prefix each row continues, for `beam_search_decode`."""
+    """A function that stores which partial sentence each row continues, for `beam_search_decode`."""
 
     def __init__(self, beams: BeamVariable):
         self._beams = beams
 
     def __call__(self, i: Any) -> Beams:
-        """Return the Beams after storing the parents of the current rows as step `i`."""
+        """Store as step `i` the row that each current row continues; return the new Beams (state of the search)."""
         beams = _present(self._beams)
         return Beams.start(1, 1, 1) if beams is None else beams.noted(i.reshape(()))
 
@@ -144,10 +144,10 @@ class _Step:
         self._name = name
 
     def __call__(self, pre_ids: Any, pre_scores: Any, ids: Any, scores: Any) -> list[Any]:
-        """Return the selected ids, their scores, the indices of the rows that they continue, and the new Beams."""
+        """Return the selected ids, their scores, the indices of the rows that they continue, and the new state."""
         this = Layer("beam_search", self._name)
         beams = _present(self._beams)
-        # Beams exist only in a run. While the call is recorded, JAX evaluates only shapes, so any values do.
+        # The search state exists only in a run. During recording JAX evaluates only shapes, so any values do.
         if beams is None:
             beams = Beams.start(scores.shape[0], 1, 1)
             kept = select(pre_ids, pre_scores, pre_ids.reshape(-1, 1), pre_scores.reshape(-1, 1), beams.alive, 1, 0)
@@ -162,7 +162,7 @@ class _Step:
 def beam_search_decode(
     ids: ArrayVariable, scores: ArrayVariable, beam_size: int, end_id: int, name: str | None = None
 ) -> tuple[Variable, Variable]:
-    """Return the complete sentences that a beam search has generated.
+    """Return the sentences that a beam search has generated.
 
     Args:
       ids: the array into which `selected_ids` were written.
@@ -192,7 +192,7 @@ def beam_search_decode(
 
 
 class _Sentences:
-    """A function that assembles the sentences of a beam search after its loop."""
+    """A function that assembles the sentences of a beam search after the loop of the search."""
 
     def __init__(self, beams: BeamVariable, size: int, end_id: int, name: str | None):
         self._beams = beams
@@ -201,7 +201,7 @@ class _Sentences:
         self._name = name
 
     def __call__(self, ids: TensorArray, scores: TensorArray) -> tuple[Any, Any]:
-        """Return the ids and the scores of the sentences of each source."""
+        """Return the ids and the scores of the generated sentences of each source sentence."""
         this = Layer("beam_search_decode", self._name)
         rows = ids.data.shape[1]
         beams = _present(self._beams) or Beams.start(rows // self._size, self._size, ids.data.shape[0])
@@ -266,7 +266,7 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
 
 
 class _Here:
-    """The beam search in whose block a layer is recorded; for JAX one pytree leaf in the arguments of a call.
+    """A wrapper of the beam search loop in which a layer is recorded; JAX treats the wrapper as one pytree leaf.
 
     Args:
       value: an argument of the layer.
@@ -277,8 +277,8 @@ class _Here:
         self._loop = next((block for block in blocks if block.loop is not None), None)
 
     def beams(self) -> Beams | None:
-        """Return the current Beams of the beam search; None outside a beam search."""
-        # `beam` is read at run time, because a block may record its `beam_search` after the layer that calls `beams()`.
+        """Return the current state of the beam search; None outside a beam search."""
+        # Read `beam` at run time: the loop may record its `beam_search` after the layer that calls `beams()`.
         return None if self._loop is None else _present(self._loop.beam)
 
 

@@ -91,7 +91,7 @@ class _BlockLoop:
       block: the recorded block.
       cond: the condition of the loop.
       carried: the variables of surrounding blocks that the block assigns.
-      most: the maximum number of iterations, or None if the user passes none.
+      most: the maximum number of iterations; None to compute it from the block, if possible.
     """
 
     def __init__(self, block: Block, cond: Variable, carried: Sequence[Variable], most: int | None):
@@ -115,7 +115,7 @@ class _BlockLoop:
         )
 
     def _start(self, outer: Environment, variable: Variable) -> Any:
-        """Return the value of a variable before the loop; in a beam search, repeat each row `beam_size` times."""
+        """Return the value of a variable before the loop; for a beam search, repeat each row `beam_size` times."""
         if isinstance(variable, BeamVariable):
             return variable.start(present_batch())
         content = _content(outer, variable)
@@ -165,7 +165,7 @@ class Switch:
             self._program.apply(choice, tuple(self._conditions), blocks=tuple(self._blocks), into=carried)
 
     def case(self, condition: Variable) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that records a block for `condition`, a bool `[1]`; the first true condition wins.
+        """Return a context manager that records a block for `condition`, a bool `[1]`; only the first true case runs.
 
         Raises:
           ProgramError: the case comes after the default.
@@ -221,7 +221,7 @@ class _Choice:
 
 
 class IfElse:
-    """A choice between two blocks for each row: the condition selects the block that computes the row of the result.
+    """A choice between two blocks for each row of a batch: a condition selects the block whose result the row gets.
 
     Both blocks compute all rows; then each result row is chosen. The result is correct for layers that treat each row
     separately. Layers that combine rows, for example means and batch normalisation, see all rows.
@@ -300,7 +300,7 @@ class IfElse:
 
 
 def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
-    """Run a block with the values `held` of the variables `carried`; return the values of `carried` after the block."""
+    """Run a recorded block; return the values of the variables `carried` after it; `held` are their values before."""
     environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
 
@@ -312,7 +312,7 @@ def _content(environment: Environment, variable: Variable) -> Any:
         return found
     if isinstance(variable, ArrayVariable):
         return variable.empty()
-    # Beams exist only in a run. While a call is recorded, JAX evaluates only shapes, so any values do.
+    # The state of a beam search exists only in a run. During recording JAX evaluates only shapes, so any values do.
     if isinstance(variable, BeamVariable):
         return Beams.start(1, 1, 1)
     if variable.structs and not variable.persistable and variable.made_in is not None and variable.unassigned:
@@ -343,7 +343,7 @@ def get_places(device_count: int | None = None, device_type: str | None = None) 
 
 
 class ParallelDo:
-    """A block that PaddlePaddle computes on several devices; fluid computes the whole batch on one, with equal results.
+    """A block that PaddlePaddle computes on several devices; fluid computes the whole batch on one device.
 
     Args:
       places: accepted for programs written for Fluid, but has no effect.

@@ -31,7 +31,7 @@ def data(
       name: the name of the feed.
       shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch. A
         first size of -16 means that each example has 16 rows.
-      given: positional arguments: `append_batch_size, dtype, lod_level` in Fluid's order, or `dtype, lod_level,
+      given: positional arguments: `append_batch_size, dtype, lod_level` in PaddlePaddle's order, or `dtype, lod_level,
         append_batch_size` in the order of `fluid.layers.data`.
       append_batch_size: True puts a batch dimension before `shape`.
       dtype: "float32", "int64" and so on.
@@ -39,7 +39,7 @@ def data(
         `[-1, length, 1]` with level 2 are read as an array.
       type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
       stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
-      column: the index of the feed's field in a row of the reader.
+      column: the index of the feed's field in a row of the data.
 
     Returns:
       The variable.
@@ -58,7 +58,7 @@ def data(
     options |= dict(zip(order, given, strict=False))
     sizes = list(shape)
     if options["lod_level"] == 2 and not options["append_batch_size"] and _are_ids(sizes, str(options["dtype"])):
-        # Transformer programs of 2018 declare ids with lod_level=2, but feed arrays.
+        # PaddlePaddle's Transformer programs of 2018 declare word ids with lod_level=2, but feed arrays.
         options["lod_level"] = 0
     if sizes and isinstance(sizes[0], int) and sizes[0] < -1 and not options["lod_level"]:
         return recorded(_data_of_rows)(name, sizes, column=column, **options)
@@ -66,7 +66,7 @@ def data(
 
 
 def _are_ids(sizes: Sequence[int | None], dtype: str) -> bool:
-    """Return whether `sizes` and `dtype` describe an array of integer ids: `[-1, length, 1]`."""
+    """Return whether a shape and a dtype describe an array of integer ids: `[-1, length, 1]`."""
     return "int" in dtype and len(sizes) == 3 and (sizes[1] or 0) > 1 and sizes[2] == 1
 
 
@@ -108,8 +108,8 @@ def reshape(
 ) -> Any:
     """Change the shape of a value; see `fluid.layers.reshape`.
 
-    A feed of `shape=[1]` may be fed with any shape, and any number of rows may become one row. If a run decides the
-    number of elements, the reshaped variable shows the batch size in place of -1.
+    Users may feed an array of any shape to a feed of `shape=[1]`, and the new shape may have fewer or more rows. If the
+    number of elements is unknown before a run, the variable shows the batch size in place of the -1 in `shape`.
 
     Args:
       x: the variable.
@@ -129,7 +129,7 @@ def reshape(
     options = {"actual_shape": actual_shape, "act": act, "inplace": inplace, "name": name}
     if isinstance(x, Variable) and x.structs and not x.lod_level:
         if _is_open(x) or (x.follows_batch and list(shape).count(-1) == 1):
-            # `batch` is None, unless the first feed declares a fixed batch size.
+            # `batch` is the fixed batch size that the first feed declares, or None for a variable batch size.
             batch = next(iter(x.program.feeds.values())).shape[0]
             return recorded(_reshape_any)(x, list(shape), **options, batch=batch)
     return recorded(layers.reshape)(x, shape, **options)
@@ -150,7 +150,9 @@ def _reshape_any(
     name: str | None = None,
     batch: int | None = None,
 ) -> Any:
-    """Reshape a value of unknown size; during shape evaluation without data, first resize it to the new shape."""
+    """Reshape a value of unknown size.
+
+    While shapes are evaluated without data, the sizes may not fit: then resize the value to the new shape first."""
     frame = core.current_frame("layers.reshape")
     if frame.discovering and 0 not in shape and shape.count(-1) < 2:
         rest = math.prod(size for size in shape if size != -1)

@@ -1,4 +1,4 @@
-"""Recurrent layers whose step is a recorded block: DynamicRNN and StaticRNN."""
+"""DynamicRNN and StaticRNN: recurrent layers whose time step is a block of recorded layer calls."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ from fluid.static.tape.variable import Variable, leaves
 
 
 class _StepBlock:
-    """The base class of DynamicRNN and StaticRNN, which record the block of one time step.
+    """The base class of DynamicRNN and StaticRNN, recurrent layers that record the user's code for one time step.
 
     Args:
       name: name of the layer; by default `dynamic_rnn_N` or `static_rnn_N`.
@@ -37,7 +37,7 @@ class _StepBlock:
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Use the variable `new_mem` as the value of the memory `ex_mem` in the next step."""
+        """Set the value of the memory (recurrent state) `ex_mem` in the next step to the variable `new_mem`."""
         self._method("update_memory", ex_mem, new_mem)
 
     def output(self, *outputs: Variable) -> None:
@@ -59,7 +59,7 @@ class _StepBlock:
         self._results = leaves(result)
 
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Record a call of a method of the layer, such as "step_input"; raise an error outside the layer's block."""
+        """Record a call of a method of the RNN, such as "step_input"; raise an error outside the RNN's block."""
         if self._block is None or self._program.present_block is not self._block:
             raise errors.ProgramError(f"layers.{self.kind.__name__}: {method} belongs inside its block")
         return self._program.apply(functools.partial(_call, self, method), args, kwargs)
@@ -70,7 +70,7 @@ class _StepBlock:
 
 
 class DynamicRNN(_StepBlock):
-    """A recurrent layer over batches of sequences, whose step is a recorded block; see `fluid.layers.DynamicRNN`.
+    """A recurrent layer over sequences: a block of recorded calls is one step. See `fluid.layers.DynamicRNN`.
 
     Args:
       name: name of the layer; by default `dynamic_rnn_N`.
@@ -113,7 +113,7 @@ class DynamicRNN(_StepBlock):
         need_reorder: bool = False,
         dtype: Any = "float32",
     ) -> Variable:
-        """Create a memory, and return its value from the previous step; see `fluid.layers.DynamicRNN.memory`."""
+        """Create a recurrent state; return its value from the previous step. See `fluid.layers.DynamicRNN.memory`."""
         del need_reorder
         return self._method("memory", init=init, shape=shape, value=value, dtype=dtype)
 
@@ -128,7 +128,7 @@ class DynamicRNN(_StepBlock):
 
 
 class StaticRNN(_StepBlock):
-    """A recurrent layer over the first axis of arrays, whose step is a recorded block; see `fluid.layers.StaticRNN`.
+    """A recurrent layer over the first axis of arrays: a recorded block is one step. See `fluid.layers.StaticRNN`.
 
     Args:
       name: name of the layer; by default `static_rnn_N`.
@@ -168,7 +168,7 @@ class StaticRNN(_StepBlock):
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> Variable:
-        """Create a memory, and return its value from the previous step; see `fluid.layers.StaticRNN.memory`."""
+        """Create a recurrent state; return its value from the previous step. See `fluid.layers.StaticRNN.memory`."""
         return self._method(
             "memory",
             init=init,
@@ -190,7 +190,7 @@ class StaticRNN(_StepBlock):
         if kwargs["init"] is not None:
             return jax.numpy.asarray(kwargs["init"]) + 0
         sizes = list(kwargs["shape"])
-        # `ref_batch_dim_idx` counts the time dimension, which `batch_ref`, the value of one step, does not have.
+        # Subtract 1: `ref_batch_dim_idx` counts the time dimension, but `batch_ref` is the value of one step.
         inner = sizes[kwargs["init_batch_dim_idx"]] < 0
         reference = kwargs["batch_ref"]
         if inner:
@@ -204,7 +204,7 @@ class _Steps:
     Args:
       owner: the recorded layer, a DynamicRNN or StaticRNN of `fluid.static`.
       block: the recorded block of one step.
-      kind: the class of `fluid.layers` that computes the layer.
+      kind: the class that computes the layer: DynamicRNN or StaticRNN of `fluid.layers`.
       name: the name of the layer.
     """
 

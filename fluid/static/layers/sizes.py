@@ -1,4 +1,4 @@
-"""Reshape and resize layers that accept sizes as variables, if the variables depend only on shapes and constants."""
+"""Reshape and resize layers; a size may be a variable, if it is computed only from shapes and constants."""
 
 import functools
 import inspect
@@ -14,18 +14,18 @@ from fluid.static.tape.calls import BATCHES, Call, Environment, inside
 from fluid.static.tape.program import in_a_function, recorded
 from fluid.static.tape.variable import Variable, dense_of, leaves
 
-# Names of the layers and operators that `known_values` can compute: their results depend only on their arguments.
+# Names of layers and operators without parameters or randomness, which `known_values` can compute before a run.
 _COMPUTED = frozenset(
     "add sub mul truediv floordiv mod getitem assign cast concat elementwise_add elementwise_div elementwise_floordiv "
     "elementwise_mul elementwise_sub fill_constant gather increment reduce_prod reduce_sum reshape scale slice squeeze "
     "stack unsqueeze".split()
 )
-# The type of the result of `known_values`: two values of a variable, evaluated at two trial batch sizes.
+# The type of the result of `known_values`: the values of a variable at two trial batch sizes.
 Known = tuple[np.ndarray, np.ndarray]
 
 
 def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
-    """Return two values of a variable, evaluated at two trial batch sizes; None if shapes and constants do not suffice.
+    """Return the values of a variable at two trial batch sizes; None if they depend on more than shapes and constants.
 
     Args:
       variable: the variable.
@@ -49,7 +49,9 @@ def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
 
 
 def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], batch: int) -> np.ndarray:
-    """Run a recorded call on the values `read`, at a trial batch size; return the value of its output `variable`."""
+    """Run a recorded call at the trial batch size `batch`; return the value of its output `variable`.
+
+    `read` has the values of the variables among the call's arguments."""
     environment = Environment()
     for given, value in read.items():
         environment[given] = jnp.asarray(value)
@@ -61,11 +63,11 @@ def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], 
 def _with_sizes(
     layer: Callable[..., Any], argument: str, record: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Wrap a layer so that variables in `actual_shape` or `argument` become numbers, if fluid can compute the numbers.
+    """Wrap a layer: replace variables that the user passes as sizes by numbers, if the numbers are known before a run.
 
     Args:
       layer: the layer.
-      argument: the name of the layer's argument for sizes, which accepts numbers.
+      argument: the name of the layer's argument for sizes, besides `actual_shape`.
       record: the function that records a call; by default `recorded(layer)`.
     """
     record = record or recorded(layer)
@@ -82,10 +84,10 @@ def _with_sizes(
 
 
 def _sizes(x: Variable, wanted: Any) -> list[int] | None:
-    """Return the sizes in `wanted` as numbers; None if a size is unknown, if no size is a variable, or in a block.
+    """Return the sizes in `wanted` as numbers; None if no size is a variable, or if a size cannot be computed.
 
-    A block is the body of a loop or branch. A size that grows with the batch becomes 0 if it equals the size of `x` in
-    the same dimension, else -1.
+    No size can be computed in the body of a loop or branch. A size that grows with the batch becomes 0 if it equals
+    the size of `x` in the same dimension, else -1.
     """
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     if x.program.inside_block or not any(isinstance(size, Variable) for size in listed):

@@ -1,1 +1,1 @@
-"""The tape of recorded programs: variables, recorded calls of layers, and programs, which are lists of calls."""
+"""The record of layer calls: variables, recorded calls, and programs, which are lists of calls."""

@@ -1,4 +1,4 @@
-"""`block.append_op`: ops that a user appends by type; the table of ops for PaddlePaddle model files computes them."""
+"""`block.append_op`: ops that a user appends by type, computed by fluid's functions for ops of PaddlePaddle files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +14,11 @@ from fluid.param_attr import ParamAttr
 from fluid.static.tape.calls import Call, outer_environment
 from fluid.static.tape.variable import Persistent, Variable
 
-# The type of the value of an op's slot: a variable or its name, or a list of both.
+# The type of an op's slot (argument): a variable, the name of a variable, or a list of these.
 Slot = Variable | str | Sequence[Variable | str]
 # Names of ignored output slots: only PaddlePaddle's gradient ops read their intermediate results.
 _INTERIM = frozenset({"MeanOut", "Mask", "SavedMean", "SavedVariance", "VarianceOut", "XShape"})
-# By the beginning of the type of an unsupported op: the advice in the error message, what to write instead.
+# A dict from the beginning of an unsupported op's type to the advice in the error message: what to write instead.
 _INSTEAD = {
     "c_": "train with python -m fluid launch, which sums gradients over processes",
     "allreduce": "train with python -m fluid launch, which sums gradients over processes",
@@ -49,11 +49,11 @@ def append(program: Any, type: str, inputs: Mapping[str, Slot], outputs: Mapping
 
 
 class _Appended:
-    """A function that computes an op by its row (a function) in the table of ops.
+    """A function that computes one appended op, by the function for its type in the table of ops.
 
     Args:
       type: the type of the op.
-      inputs: the variables in each input slot.
+      inputs: the variables in each input slot (a named list of variables).
       outputs: the variables in each output slot.
       attributes: the attributes by name, with values as in a model file of PaddlePaddle.
     """
@@ -75,7 +75,7 @@ class _Appended:
         """Return the values of the output variables in order; `found` has the values of the input variables by name.
 
         Raises:
-          ProgramError: the row of the table computes no result for an output slot.
+          ProgramError: the function for the op computes no result for an output slot.
         """
         op = Op(self._desc, _Values(self._inputs, found))
         results = ROWS[self._desc.type](op)
@@ -87,11 +87,11 @@ class _Appended:
 
 
 class _Values:
-    """The variables that an op reads; implements the protocol `Values` of `compat.paddle_files.op`.
+    """The input variables of an appended op; implements the protocol `Values` of `compat.paddle_files.op`.
 
     Args:
       variables: the variables by name.
-      found: the values of the variables by name, without persistable variables.
+      found: the values of all variables that are not persistable, by name.
     """
 
     def __init__(self, variables: Mapping[str, Variable], found: Mapping[str, Any]):
@@ -105,13 +105,13 @@ class _Values:
         return outer_environment("block.append_op")[self._variables[name]]
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return the ParamAttr of the parameter `name`, with which a layer finds the existing parameter."""
+        """Return a ParamAttr with which a layer uses the existing parameter `name`."""
         spec = self._persistent(name).spec
         settings = spec.settings or ParamAttr()
         return replace(settings, name=name, initializer=spec.initializer, trainable=bool(spec.trainable))
 
     def statistic(self, name: str) -> str:
-        """Raise a ProgramError for an op that updates statistics, because only a layer can create statistics.
+        """Raise a ProgramError: an op cannot create statistics, such as a moving mean; only a layer can.
 
         Raises:
           ProgramError: always; the message names the layer to call.
@@ -122,28 +122,28 @@ class _Values:
         )
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of the variable `name`: shape, dtype, LoD level and `persistable`."""
+        """Return the declaration of the variable `name`: shape, dtype, nesting level (LoD level), `persistable`."""
         found = self._variables[name]
         return VarDesc(name, found.shape, found.dtype, found.lod_level, found.persistable)
 
     def maker(self, name: str) -> OpDesc | None:
         """Return None: an appended op cannot find the op that has computed its input `name`.
 
-        In place of an op that needs the other op, for example range, users call a layer: `layers.range`.
+        Some ops, for example range, must read that op. In place of such an op, users call a layer: `layers.range`.
         """
         return None
 
     def _persistent(self, name: str) -> Persistent:
         found = self._variables[name]
-        assert isinstance(found, Persistent)  # `Op.parameter` passes only persistable variables
+        assert isinstance(found, Persistent)  # because `Op.parameter` passes only persistable variables
         return found
 
 
 def _check_type(type: str) -> None:
-    """Check that the table of ops has a row for the type of an op.
+    """Check that the table of ops has a function for the op type `type`.
 
     Raises:
-      ProgramError: the table has no row for `type`; the message says what to write instead.
+      ProgramError: the table has no function for `type`; the message says what to write instead.
     """
     if type in ROWS:
         return
@@ -158,13 +158,13 @@ def _check_type(type: str) -> None:
 
 
 def _variables(program: Any, given: Slot) -> list[Variable]:
-    """Return the variables in a slot as a list; replace names by the program's variables."""
+    """Return the variables in a slot (argument of an op) as a list; replace names by the program's variables."""
     found: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     return [program.var(item) if isinstance(item, str) else item for item in found]
 
 
 def _attributes(type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert attributes to lists and Python numbers, as in a model file; dtypes become PaddlePaddle's numbers."""
+    """Convert the values of op attributes to lists and Python numbers, and dtypes to PaddlePaddle's dtype numbers."""
     return {name: _attribute(type, name, value) for name, value in attrs.items() if value is not None}
 
 

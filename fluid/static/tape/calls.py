@@ -1,12 +1,12 @@
 """The tape: recorded calls of layers, and the values of variables while the calls run.
 
 A `Call` holds a layer, its arguments with variables in place of values, its output variables, and the counters of
-automatic names. A recorded program is a list of calls, and is a program function: it runs the calls again. During a run
-an `Environment` holds the value of each variable, and an assignment replaces the value in the Environment. A `Block` is
-a list of calls, too: `While` is one call of `layers.while_loop` over the variables that its block assigns.
+automatic names. A recorded program is a list of calls, which it can run again. During a run an `Environment` holds the
+value of each variable, and an assignment replaces the value in the Environment. A `Block`, for example the body of a
+loop, is a list of calls, too: `While` is one call of `layers.while_loop` over the variables that its block assigns.
 
-When a call is recorded, `jax.eval_shape` runs it at two batch sizes, so shapes and errors are known at once. A
-`Tape` is the program function of the calls recorded so far. Calls that assign parameters after an optimizer has
+When a call is recorded, `jax.eval_shape` runs it at two trial batch sizes, so shapes and errors are known at once. A
+`Tape` is a function that runs the calls recorded so far. Calls that assign parameters after an optimizer has
 updated them, such as a weight decay written as layers, run after the update.
 """
 
@@ -29,10 +29,10 @@ from fluid.static.tape.variable import Persistent, Variable, is_leaf, is_value, 
 
 
 class Environment:
-    """The current values of variables while a program runs. Each block of a loop or branch has its own Environment.
+    """The current values of variables while a program runs. Each loop or branch body has a separate Environment.
 
     Args:
-      outer: the Environment of the surrounding block.
+      outer: the Environment of the surrounding block; None for the outermost.
     """
 
     def __init__(self, outer: "Environment | None" = None):
@@ -47,7 +47,7 @@ class Environment:
         self._values[variable] = value
 
     def find(self, variable: Any) -> Any:
-        """Return the value of a variable in this or an outer Environment; None if neither contains the variable."""
+        """Return the value of a variable in this or a surrounding Environment; None if the variable has no value."""
         if variable in self._values:
             return self._values[variable]
         return None if self._outer is None else self._outer.find(variable)
@@ -66,7 +66,7 @@ class Environment:
         return jax.tree.map(value, tree)
 
     def written(self) -> list[Persistent]:
-        """Return the parameters, states and counters that the run has assigned."""
+        """Return the persistable variables, such as parameters and counters, that this run has assigned."""
         return [v for v in self._values if isinstance(v, Persistent)]
 
 
@@ -74,13 +74,13 @@ _environment: ContextVar[Environment | None] = ContextVar("fluid_static_environm
 
 
 def running() -> Environment | None:
-    """Return the current Environment, or None if no recorded program runs."""
+    """Return the current Environment (values of variables); None if no recorded program runs."""
     return _environment.get()
 
 
 @contextlib.contextmanager
 def inside(environment: Environment) -> Iterator[Environment]:
-    """Make `environment` the current Environment within a `with` block."""
+    """Make `environment` the current Environment (values of variables) within a `with` block."""
     token = _environment.set(environment)
     try:
         yield environment
@@ -108,9 +108,9 @@ class Call:
       kwargs: the keyword arguments, with variables in place of values.
       outputs: the variables of the results, in order.
       counters: the counters of automatic names before the call.
-      prefix: the beginning of the automatic names that the call creates.
-      nameless: indices of the outputs that have no name from the layer.
-      assigns: True if the outputs existed before, and the call assigns them.
+      prefix: the prefix of the automatic names that the call creates.
+      nameless: indices of the outputs that the layer does not name.
+      assigns: True if the call assigns its results to variables that existed before.
       site: the file and line of the user's call, for error messages.
       blocks: the blocks that the call runs, if the call is a loop or branch.
     """
@@ -127,7 +127,9 @@ class Call:
     blocks: tuple["Block", ...] = ()
 
     def on_single_steps(self) -> "Call":
-        """Return a copy of the call that passes to its layer a dense row in place of each sequence of one step."""
+        """Return a copy of the call whose layer gets dense arrays in place of batches of sequences.
+
+        Each sequence must have one time step, which becomes a row of the dense array."""
         function = self.function
 
         @functools.wraps(function)
@@ -138,9 +140,9 @@ class Call:
         return replace(self, function=on_rows)
 
     def on_known_sizes(self) -> "Call":
-        """Return a copy of the call that replaces unknown inner sizes of an array by the sizes of the other arguments.
+        """Return a copy of the call, in which unknown sizes of an array, except the first, come from other arguments.
 
-        The copy replaces sizes only during shape evaluation without data; in a run all sizes are known.
+        The sizes are replaced only while shapes are evaluated without data; in a run all sizes are known.
         """
         function = self.function
 
@@ -164,11 +166,11 @@ class Call:
 
     @property
     def sees_all(self) -> bool:
-        """Return whether the call may read every variable, because it runs blocks or functions of the user."""
+        """Return whether the call may read any variable, because it runs a loop, a branch or a function of the user."""
         return bool(self.blocks) or any(callable(leaf) for leaf in jax.tree.leaves((self.args, self.kwargs)))
 
     def run(self, environment: Environment) -> None:
-        """Run the layer on the values in `environment`, and store the results as values of the output variables."""
+        """Run the layer on the values in `environment`, and store the results in `environment`."""
         frame = core.current_frame("static.Executor.run")
         frame.naming = Naming(counters=dict(self.counters), prefix=self.prefix)
         around, frame.site = frame.site, self.site
@@ -182,7 +184,7 @@ class Call:
             frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
-                continue  # the layer returned an existing parameter, and assigned nothing
+                continue  # the layer only returned an existing parameter: its value stays
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
@@ -192,7 +194,7 @@ class Block:
 
     Args:
       outer: the surrounding block; None for the block of a program.
-      loop: for the block of a loop, the facts known at its start; see `layers.arrays.Entered`.
+      loop: for the block of a loop, known facts such as its condition; see `layers.arrays.Entered`.
 
     Attributes:
       beam: for the block of a loop with a `beam_search`, the BeamVariable of the search; else None.
@@ -222,7 +224,7 @@ def run_calls(
     Args:
       calls: the calls, in order.
       held: the values of variables before the first call.
-      outer: the Environment of the surrounding block.
+      outer: the Environment (values of variables) of the surrounding block.
 
     Returns:
       The Environment with the values of variables after the last call.
@@ -236,7 +238,7 @@ def run_calls(
 
 
 def as_array(value: Any) -> Any:
-    """Reshape a scalar to `[1]`, as in Fluid, because later layers may rely on this shape; return others unchanged."""
+    """Reshape a scalar to `[1]`, as in PaddlePaddle, because later layers may need this shape; else return `value`."""
     scalar = isinstance(value, jax.Array) and value.ndim == 0
     if not scalar:
         return value
@@ -246,7 +248,7 @@ def as_array(value: Any) -> Any:
 
 
 def outer_environment(what: str) -> Environment:
-    """Return the current Environment; `what` names the caller in the error message.
+    """Return the current Environment (values of variables); the error message begins with `what`, the caller.
 
     Raises:
       ProgramError: no recorded program is running.
@@ -258,7 +260,7 @@ def outer_environment(what: str) -> Environment:
 
 
 def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
-    """Return the value to store in `variable`: a scalar becomes `[1]`; `variable.stop_gradient` stops the gradient.
+    """Return the value to store for `variable`: a scalar becomes `[1]`, and `stop_gradient` of the variable is applied.
 
     Gradients of feeds and persistable variables are never stopped.
     """
@@ -273,7 +275,7 @@ def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
 
 
 class Tape:
-    """A program function that runs a copy of a Program's recorded calls, without calls that are recorded later.
+    """A function that runs a copy of the calls that a Program has recorded so far.
 
     Args:
       program: the Program.
@@ -287,7 +289,7 @@ class Tape:
         self._variables = variables
 
     def __call__(self) -> dict[str, Any]:
-        """Run the calls; return the final values of all variables by name, the value of the loss first."""
+        """Run the calls; return the final values of the variables by name, the loss (if there is one) first."""
         environment = self.run()
         first = self._program.first
         order = [*([first] if first is not None else []), *self._variables]
@@ -296,19 +298,19 @@ class Tape:
         return results or {"nothing": jnp.zeros([1])}
 
     def run(self) -> Environment:
-        """Run the calls, and set the states that the calls assign; return the Environment with the final values."""
+        """Run the calls, and update the states that they assign; return the Environment with all final values."""
         for variable in self._program.list_vars():
             variable.check()
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
-                variable.held()  # declares the state, which the calls may assign without reading
+                variable.held()  # declare the state, because calls may assign a state that they never read
                 core.set_state(variable.name, environment[variable])
         return environment
 
 
 def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:
-    """Let an optimizer minimise a loss, while a program runs.
+    """Call `minimize` of an optimizer while a program runs.
 
     Args:
       optimizer: an optimizer of fluid.
@@ -324,17 +326,17 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
 
 
 def changes(call: Call, name: str) -> bool:
-    """Return whether `call`, a recorded call of `minimized`, changes the parameter `name`."""
+    """Return whether `call`, a recorded `minimize` of an optimizer, changes the parameter `name`."""
     names, excluded = call.args[2:4]
     return (names is None or name in names) and name not in excluded
 
 
-# Two trial batch sizes, at which shapes are evaluated. A size that differs between the trials follows the batch size.
+# Two trial batch sizes, at which shapes are evaluated. A size that differs between the trials depends on the batch.
 BATCHES = (37, 41)
 
 
 class Trial:
-    """The result shapes of a recorded call, evaluated without data at a trial batch size.
+    """A trial of a recorded call: its result shapes, evaluated without data at a trial batch size.
 
     Args:
       call: the call.
@@ -345,9 +347,9 @@ class Trial:
 
     Attributes:
       structs: the shape and dtype of each result.
-      names: for each result, the name that the call gives it, or None.
+      names: for each result, the name that the call gives it; None for a result without a name.
       tree: the JAX pytree structure of the results.
-      lengths: for each result, the variable of `given` whose sequences have the same lengths, or None.
+      lengths: for each result, the variable in `given` whose sequences have equal lengths; None without one.
       naming: the counters of automatic names after the call.
       feeds: the feeds that the call declares.
       arrays: the declarations of parameters and states by the program and the call.
@@ -364,7 +366,7 @@ class Trial:
         frame = core.Frame(
             placeholder_batch=batch,
             as_fluid=True,
-            plain=True,  # layers without platform-specific kernels: equal shapes, fewer equations to trace
+            plain=True,  # no platform-specific kernels: the shapes are equal, and JAX traces fewer equations
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
@@ -393,13 +395,15 @@ class Trial:
 
 
 def _name_of(frame: core.Frame, value: Any) -> str | None:
-    """Return the name that a call has given to its result `value`; None for a result without a name."""
+    """Return the name of `value`, a result of a layer call that was just traced; None if it has no name."""
     found = [name for name, recorded in frame.made.values.items() if recorded is value]
     return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")
 
 
 def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) -> Variable | None:
-    """Return the variable in `given` whose value in `held` has the sequence lengths of `value`; None without one."""
+    """Return the variable in `given` whose sequences have the lengths of `value`; None without one.
+
+    `held` has the values of the variables in `given`, in equal order."""
     if not isinstance(value, core.SequenceBatch):
         return None
     pairs = zip(given, held, strict=True)
@@ -407,19 +411,19 @@ def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) ->
 
 
 def assignments_after_updates(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls that assign parameters after the last minimisation of a loss."""
+    """Return the calls after the last recorded `minimize` that assign parameters."""
     last = max((i for i, call in enumerate(calls) if call.function is minimized), default=len(calls))
     return [call for call in calls[last + 1 :] if call.assigns and any(map(_is_parameter, call.outputs))]
 
 
 class Later:
-    """The recorded calls that run after a training step, because they read or assign updated parameters.
+    """The recorded layer calls that run after each training step, because they need the updated parameters.
 
     Args:
       calls: all recorded calls of a program.
 
     Attributes:
-      read: names of the values that the step computes for these calls.
+      read: names of the values that these calls need from the training step.
     """
 
     def __init__(self, calls: Sequence[Call]):
@@ -441,11 +445,11 @@ class Later:
         self._run = jax.jit(self._traced)
 
     def __call__(self, arrays: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the calls after a training step; return the values that the calls assign, by name.
+        """Run the calls after a training step; return the new values of the variables that they assign, by name.
 
         Args:
           arrays: parameters and states after the step, by name.
-          found: the values by name that the training step has computed, at least for the names in `read`.
+          found: values that the training step has computed, by name; contains all names in `read`.
         """
         read = {name: found[name] for name in self._values}
         assigned: dict[str, Any] = self._run({name: arrays[name] for name in self._parameters}, read)
@@ -466,7 +470,7 @@ def _is_parameter(variable: Variable) -> bool:
 
 
 def _read(call: Call) -> list[Variable]:
-    """Return the variables of the global block that a call and the blocks of the call read."""
+    """Return the variables that a call and its blocks read, without variables inside loops and branches."""
     inner = [v for block in call.blocks for c in block.calls for v in _read(c)]
     found = [*call.variables(), *getattr(call.function, "captures", ()), *inner]
     return [v for v in found if isinstance(v, Persistent) or v.is_global]

@@ -1,4 +1,4 @@
-"""The class Program, a list of recorded layer calls; and the default programs, into which layers are recorded."""
+"""The class Program, a list of recorded layer calls; and the default programs, which record the user's calls."""
 
 import contextlib
 import functools
@@ -32,9 +32,10 @@ from fluid.static.tape.variable import Persistent, Variable, is_value
 
 
 class Program:
-    """A list of recorded layer calls: layers called outside a program function are recorded, and run later.
+    """A list of recorded layer calls: layers that a user calls are recorded, and run later.
 
-    A Program is a program function: `fluid.Executor` runs it over a Session, and `fluid.Session` can run it directly.
+    `fluid.Executor` runs a Program. `fluid.Session` can also run it directly, because a Program can be called like a
+    function that calls layers. Layer calls inside the function of a `fluid.Program` run at once and are not recorded.
 
     Attributes:
       random_seed: the seed of initial values and random layers.
@@ -42,15 +43,16 @@ class Program:
       arrays: the declarations of parameters and states, by name.
       shared: the shared functions that the program has called, by name.
       feeds: the declarations of the feeds by name, as FeedSpec.
-      mains: for a startup program, the programs whose parameters it creates.
+      mains: for a startup program, the programs whose parameters it initializes.
       for_test: True if the program runs in test mode.
-      first: the loss of the last `append_backward`. Without a minimised loss, its gradients `NAME@GRAD` can be fetched.
+      first: the loss of the last `append_backward`. If no optimizer minimises a loss, the gradients `NAME@GRAD` of
+        `first` can be fetched.
       clip: the gradient clip that `fluid.clip.set_gradient_clip` has set, or None.
-      rates: by name of a learning rate, the indices of the minimisations that use the learning rate.
+      rates: a dict from the name of a learning rate to the indices of the `minimize` calls that use it.
       readers: the readers that feed the program, from `layers.py_reader`.
       single_steps: requirements on fed sequences that layers combine with dense rows. The key is the name of the feed
         and the number of steps that each fed sequence must have. The value is the reason, for the error message.
-      collective: True if the processes of a launch train the program together, see `fluid.DistributeTranspiler`.
+      collective: True if several processes train the program together, see `fluid.DistributeTranspiler`.
       precision: the dtype of the computation, see `fluid.Program`; None for float32.
 
     Example:
@@ -95,21 +97,21 @@ class Program:
         return repr(self)
 
     def global_block(self) -> "Program":
-        """Return the program itself, which in this package also serves as its block."""
+        """Return the program itself: here a program also serves as its block, a list of layer calls."""
         return self
 
     def current_block(self) -> "Program":
-        """Return the program itself, which in this package also serves as its block."""
+        """Return the program itself: here a program also serves as its block, a list of layer calls."""
         return self
 
     def block(self, index: int) -> "Program":
-        """Return the program itself, which in this package also serves as its block."""
+        """Return the program itself: here a program also serves as its block, a list of layer calls."""
         del index
         return self
 
     @property
     def program(self) -> "Program":
-        """Return the program itself, which in this package also serves as its block."""
+        """Return the program itself: here a program also serves as its block, a list of layer calls."""
         return self
 
     @property
@@ -123,7 +125,7 @@ class Program:
         return self.variables
 
     def var(self, name: str) -> Variable:
-        """Return the variable of the program that is called `name`.
+        """Return the variable `name` of the program.
 
         Raises:
           UnknownNameError: the program has no variable of this name.
@@ -189,7 +191,7 @@ class Program:
         return made
 
     def prune(self, targets: Variable | str | Sequence[Variable | str]) -> "Program":
-        """Return a copy of the program with only the calls that `targets` depend on, without minimisation.
+        """Return a copy of the program with only the calls that `targets` depend on, without the optimizer's updates.
 
         Args:
           targets: variables or their names.
@@ -220,7 +222,7 @@ class Program:
         return list(self.variables.values())
 
     def all_parameters(self) -> list[Persistent]:
-        """Return the parameters in order of creation; as in Fluid, the list includes moving statistics of layers."""
+        """Return the parameters in order of creation, with the moving statistics of layers, as in PaddlePaddle."""
         return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_original_parameter]
 
     def append_op(
@@ -231,15 +233,15 @@ class Program:
         attrs: Mapping[str, Any] | None = None,
         stop_gradient: bool = False,
     ) -> Call:
-        """Record an op by its type; the table of ops that runs PaddlePaddle model files computes the op.
+        """Record an op by its PaddlePaddle type; fluid's functions for ops of PaddlePaddle model files compute it.
 
         Args:
           type: the type of the op, for example "scale".
-          inputs: by input slot a variable, its name, or a list of them.
-          outputs: by output slot the variables to assign the results to. Slots of intermediate results, for example
-            "XShape", are ignored.
+          inputs: a dict from an input slot (argument of the op) to a variable, its name, or a list of these.
+          outputs: a dict from an output slot to the variables that receive its results. Slots of intermediate results,
+            for example "XShape", are ignored.
           attrs: numbers, strings and lists by name.
-          stop_gradient: True lets no gradient flow through the outputs.
+          stop_gradient: True to let no gradient flow through the outputs.
 
         Returns:
           The recorded call.
@@ -257,7 +259,7 @@ class Program:
           >>> op.type, fluid.Executor().run(main, fetch_list=[y])[0].tolist()
           ('scale', [6.0, 6.0])
         """
-        from fluid.static.tape.appended_ops import append  # imported on use, because it loads all layers
+        from fluid.static.tape.appended_ops import append  # imported here, not at the top, because it loads all layers
 
         call = append(self, type, inputs or {}, outputs or {}, attrs or {})
         for variable in call.outputs:
@@ -295,19 +297,19 @@ class Program:
         into: list[Variable] | None = None,
         blocks: tuple[Block, ...] = (),
     ) -> Any:
-        """Record a call of a layer; while a program runs, call the layer at once instead.
+        """Record a call of a layer; but while a program runs, call the layer at once.
 
         Args:
           function: the layer.
           args: the positional arguments, with variables in place of values.
           kwargs: the keyword arguments, with variables in place of values.
           into: variables to assign the results to; by default new variables. A parameter or state of another program,
-            in `into` or among the arguments, is replaced by the variable of the same name in this program. If this
-            program has no variable of the name, it declares the variable.
+            in `into` or among the arguments, is replaced by the variable of the same name in this program, which is
+            created if necessary.
           blocks: the recorded blocks that the function runs, for loops and branches.
 
         Returns:
-          The result of the function, with variables in place of values.
+          The result of the layer, with variables in place of values.
 
         Raises:
           ProgramError: a function that the program calls, for example a branch of `layers.cond`, assigns to a variable.
@@ -356,26 +358,26 @@ class Program:
 
     @contextlib.contextmanager
     def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
-        """Do nothing: a context manager in which Fluid programs call the layers of a learning rate schedule."""
+        """Do nothing: PaddlePaddle programs call the layers of a learning rate schedule within this context manager."""
         del is_with_opt
         yield
 
     @contextlib.contextmanager
     def _optimized_guard(self, param_and_grads: Any) -> Iterator[None]:
-        """Do nothing: a context manager in which Fluid programs call layers that change parameters."""
+        """Do nothing: PaddlePaddle programs call layers that change parameters within this context manager."""
         del param_and_grads
         yield
 
     @property
     def present_block(self) -> Block:
-        """Return the Block into which layer calls are currently recorded."""
+        """Return the Block (list of calls) into which layer calls are currently recorded."""
         return self._current
 
     @contextlib.contextmanager
     def writing(self, loop: Any = None) -> Iterator[Block]:
-        """Record the calls within a `with` block into a new Block inside the current Block.
+        """Record the layer calls within a `with` block into a new Block, the body of a loop or branch.
 
-        For a loop, `loop` holds the facts that are known at its start; see `layers.arrays.Entered`.
+        For a loop, `loop` holds known facts such as its condition; see `layers.arrays.Entered`.
         """
         outer = self._current
         self._current = Block(outer, loop)
@@ -386,7 +388,7 @@ class Program:
 
     @contextlib.contextmanager
     def before_block(self) -> Iterator[None]:
-        """Record the calls within a `with` block into the outer block, before the current loop or branch."""
+        """Record the layer calls within a `with` block before the current loop or branch, into the block around it."""
         inner = self._current
         if inner.outer is None:
             raise errors.ProgramError("this belongs inside the block of a loop: with decoder.block():")
@@ -397,7 +399,7 @@ class Program:
             self._current = inner
 
     def replace_optimizers(self, change: Callable[[Any], Any]) -> None:
-        """Replace the optimizers of all recorded minimisations.
+        """Replace the optimizers in all recorded `minimize` calls.
 
         Args:
           change: a function that takes an optimizer and returns its replacement.
@@ -423,38 +425,40 @@ class Program:
     def differentiated(self, name: str) -> Variable | None:
         """Return the loss whose gradient with respect to the parameter `name` can be fetched.
 
-        The result is the loss of the first minimisation that changes the parameter; without a minimisation, the loss
-        `first`.
+        The result is the loss of the first recorded `minimize` that changes the parameter; without one, the loss of
+        the last `append_backward`, or None.
         """
         losses = [call.args[1] for call in self._global.calls if call.function is minimized and changes(call, name)]
         return losses[0] if losses else self.first
 
     def write_behind(self, block: Block) -> None:
-        """Append the calls of an inner block to the current block, which then also owns the inner variables."""
+        """Append the calls of an inner block to the current block, to which the inner variables then belong."""
         for variable in self.variables.values():
             if variable.made_in is block:
                 variable.made_in = self._current
         self._current.calls += block.calls
 
     def snapshot(self) -> "Tape":
-        """Return a program function that runs the calls recorded until now."""
+        """Return a function without arguments that runs the calls recorded until now."""
         return self._snapshot(list(self._global.calls))
 
     def _snapshot(self, calls: list[Call]) -> "Tape":
         return Tape(self, calls, [v for v in self.variables.values() if v.is_global])
 
     def later(self) -> Later | None:
-        """Return the calls that assign parameters after their update in a training step; None if no call does."""
+        """Return the calls that run after the optimizer's update in a training step.
+
+        Return None if no recorded call assigns a parameter after the last `minimize`."""
         return Later(self._global.calls) if assignments_after_updates(self._global.calls) else None
 
     def discovered(self) -> core.Program:
-        """Return a `core.Program` for a Session: the calls recorded until now, without the calls of `later`."""
+        """Return a `core.Program` of the calls recorded until now, except assignments after an optimizer's update."""
         assigned = assignments_after_updates(self._global.calls)
         calls = [call for call in self._global.calls if call not in assigned]
         return core.Program(self._snapshot(calls), name="main_program", precision=self.precision)
 
     def outliving(self) -> list[Variable]:
-        """Return the variables whose values every run stores in the scope.
+        """Return the variables whose values every run stores for later runs.
 
         These are the parameters that calls assign, the counters of evaluators, and variables with `persistable = True`.
         """
@@ -474,9 +478,9 @@ class Program:
         return {name: value for reader in needed for name, value in reader.read().items()}
 
     def _own(self, leaf: Any) -> Any:
-        """Convert an argument of a call for recording.
+        """Convert an argument of a layer call for the record.
 
-        Copy a NumPy array. Replace a parameter or state of another program by this program's variable of equal name.
+        Copy a NumPy array. Replace another program's parameter or state by this program's variable of equal name.
         """
         if isinstance(leaf, Persistent) and self.variables.get(leaf.name) is not leaf:
             return self.persistent(leaf.spec)
@@ -488,7 +492,7 @@ class Program:
         return len(self._global.calls) + self._changes
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
-        """Evaluate the result shapes of a call, create its output variables, and append it to the current block."""
+        """Evaluate a call's result shapes, create the output variables, and append the call to the current block."""
         for variable in into or ():
             self._check_own(call, variable)
             variable.check_assignable()
@@ -519,11 +523,11 @@ class Program:
     def _tried(self, call: Call) -> tuple[Call, Trial, Trial]:
         """Evaluate the result shapes of a call at both trial batch sizes.
 
-        If the shapes do not fit, evaluate the call again: with sequences of one step as dense rows, or with unknown
-        inner sizes replaced by known sizes.
+        If the shapes do not fit, evaluate the call a second time: with sequences of one step as rows of a dense array,
+        or with known sizes in place of unknown sizes of an array.
 
         Returns:
-          The call to record, and the trials at the first and second trial batch size.
+          The call to record, and its Trial (result shapes) at the first and at the second trial batch size.
         """
         given = self._visible(call)
 
@@ -539,7 +543,7 @@ class Program:
                 raise
             try:
                 found = trials(call.on_single_steps() if feeds else call.on_known_sizes())
-            # If the second attempt fails too, only the first error describes the user's mistake.
+            # If the second attempt fails too, raise the first error, because it describes the user's mistake.
             except Exception:
                 raise error from None
             reasons = dict.fromkeys(feeds, f"{error} (written down at {call.site})")
@@ -561,7 +565,7 @@ class Program:
             startup.mains.append(self)
 
     def _outputs(self, call: Call, names: list[str | None], structs: list[tuple[Any, ...]]) -> list[Variable]:
-        """Return variables for the results of a call: new variables, or existing variables of parameters and feeds."""
+        """Return variables for the results of a call: existing ones for parameters and feeds, new ones for others."""
         call.nameless = frozenset(i for i, name in enumerate(names) if name is None and is_value(structs[i][0]))
         made: list[Variable] = []
         for name, both in zip(names, structs, strict=True):
@@ -575,16 +579,16 @@ class Program:
         return made
 
     def _visible(self, call: Call) -> list[Variable]:
-        """Return the variables that a call may read: its arguments; all variables if it runs functions or blocks.
+        """Return the variables that a call may read: its arguments, or all for a loop, branch or user's function.
 
         Raises:
-          ProgramError: an argument belongs to another program or to an ended block, or has no value yet.
+          ProgramError: an argument has no value yet, or belongs to another program or to an ended loop or branch.
         """
         open_blocks = self._current.open_blocks()
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
             if variable.made_in is None and not isinstance(variable, Persistent):
-                variable.held()  # raises a ProgramError, because no layer computes the variable
+                variable.held()  # raises a ProgramError: no layer computes the variable
             variable.check_assigned()
             self._check_own(call, variable)
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
@@ -627,9 +631,9 @@ def default_startup_program() -> Program:
 
 
 def _note_fed_steps(call: Call) -> None:
-    """Set `fed_steps` of the output of a `sequence_reshape`: the number of fed steps that become one output step.
+    """Set `fed_steps` of the output of a `sequence_reshape`: the number of fed time steps that become one output step.
 
-    Also copy `lengths_of` from the input. Do nothing if fed steps do not divide evenly into output steps.
+    Also copy `lengths_of`, the name of the feed, from the input. Do nothing if the number is not an integer.
     """
     [before], [after] = call.variables(), call.outputs
     steps, rest = divmod(before.fed_steps * after.shape[-1], math.prod(before.shape[1:]))
@@ -638,15 +642,16 @@ def _note_fed_steps(call: Call) -> None:
 
 
 def _has_unknown_inner_size(call: Call) -> bool:
-    """Return whether a call reads a dense array with a fixed batch size and an unknown inner size, as `[4, -1, 1]`."""
+    """Return whether a call reads a dense array with a fixed batch size and an unknown other size, as `[4, -1, 1]`."""
     shapes = [v.shape for v in call.variables() if v.structs and not v.lod_level]
     return any(-1 in shape[1:] and shape[0] != -1 for shape in shapes)
 
 
 def _met_by_rows(call: Call) -> list[tuple[str, int]]:
-    """Return a pair `(name of the feed, fed_steps)` for each sequence that a call combines with dense rows.
+    """Return the feeds of the sequences that a call combines with a dense array of one row for each example.
 
-    Return an empty list if the call reads no dense rows, or if the lengths of a sequence do not come from a feed.
+    Return a pair `(name of the feed, fed_steps)` for each sequence. Return an empty list if the call reads no dense
+    array of rows, or if the lengths of a sequence do not come from a feed.
     """
     read = call.variables()
     sequences = [v for v in read if v.lod_level]
@@ -678,7 +683,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         _programs.reset(token)
 
 
-# Names of Fluid arguments without influence on results. A call drops them if fluid's layer lacks the argument.
+# Arguments of PaddlePaddle layers that do not change results. A call drops them if fluid's layer lacks the argument.
 _WITHOUT_INFLUENCE = frozenset(
     {"force_cpu", "fuse_with_relu", "is_test", "need_clip", "persistable", "startup_program", "stop_gradient"}
     | {"use_cudnn", "use_mkldnn"}
@@ -686,14 +691,15 @@ _WITHOUT_INFLUENCE = frozenset(
 
 
 def in_a_function() -> bool:
-    """Return whether a program function is running; layer calls then run at once, and are not recorded."""
+    """Return whether layer calls run at once, because a function of a `fluid.Program` runs; else they are recorded."""
     return core.present_frame() is not None
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a layer: outside a program function record its calls, inside a program function call the layer.
+    """Wrap a layer so that its calls are recorded in the default main program.
 
-    If the user passes a variable for the result, for example `out=`, the call assigns its result to the variable.
+    While the function of a `fluid.Program` runs, the layer is called at once. If the user passes a variable for the
+    result, for example `out=`, the recorded call assigns its result to this variable.
     """
     signature = inspect.signature(function)
     known = signature.parameters
@@ -736,9 +742,10 @@ def recorded_layer(name: str) -> Any:
 
 
 def _in_place(given: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any], Variable | None]:
-    """Return the positional and keyword arguments without `inplace`, and the variable to assign; None for a new one.
+    """Remove `inplace` from a layer's arguments; return positional arguments, keyword arguments, and a variable.
 
-    As in Fluid, `reshape(x, shape, inplace=True)` changes the shape of `x` itself, but never of a parameter.
+    The variable is `x`, the first argument, if the call must assign its result to `x`; else None. As in PaddlePaddle,
+    `reshape(x, shape, inplace=True)` changes the shape of `x` itself, but never of a parameter.
     """
     x = next(iter(given.arguments.values()))
     in_place = given.arguments.pop("inplace", False) and isinstance(x, Variable) and running() is None

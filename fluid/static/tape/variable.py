@@ -1,7 +1,7 @@
 """Variables: placeholders for arrays in recorded programs; and functions for the values of variables in a run.
 
-A value is an array, a batch of sequences, or a TensorArray that a loop writes. The functions of the module read and
-convert values of all these kinds.
+A value is an array, a batch of sequences, or a TensorArray (a list of arrays that a loop writes). The functions of this
+module read and convert values of all three kinds.
 """
 
 import operator
@@ -15,7 +15,7 @@ from fluid import core, errors, layers
 from fluid.layers.control.tensor_array import TensorArray
 from fluid.layers.structured.beam import Beams
 
-# Stands for the class Program, which this module cannot import, because program.py imports variable.py.
+# The type of a Program. This module cannot import the class, because program.py imports this module.
 Owner = Any
 
 
@@ -28,17 +28,17 @@ class Variable:
     Args:
       program: the Program of the variable.
       name: the name by which the value can be fetched and replaced.
-      structs: the shape and dtype of the value at each of the two trial batch sizes.
+      structs: the shape and dtype of the value, evaluated at two trial batch sizes.
       block: the Block whose call computes the variable.
 
     Attributes:
       stop_gradient: True if no gradient flows through the variable.
       persistable: True if the scope stores the value between runs: `global_scope().find_var(name)` returns the value.
-      constant: the number that all elements equal, if known.
+      constant: the number that all elements equal; None if unknown.
       unassigned: True if the variable was created without a value, for a later assignment.
-      declared: the shape that an unassigned variable shows, at each of the two trial batch sizes; empty if unknown.
-      lengths_of: the feed whose sequences have the lengths of this variable, if known; else "".
-      fed_steps: the number of steps of the feed `lengths_of` in one step of the variable; above 1 after
+      declared: the shape that an unassigned variable shows, at two trial batch sizes; empty if unknown.
+      lengths_of: the name of the feed whose sequence lengths this variable has; "" if unknown.
+      fed_steps: the number of time steps of the feed `lengths_of` that make one step of this variable; above 1 after
         `sequence_reshape`.
 
     Example:
@@ -68,7 +68,7 @@ class Variable:
 
     @property
     def block(self) -> Owner:
-        """Return the program of the variable, which serves as its own global block."""
+        """Return the program of the variable, because a program serves as its own block."""
         return self.program
 
     @property
@@ -122,10 +122,10 @@ class Variable:
         """Do nothing: layers may assign the variable; subclasses that layers may not assign raise an error."""
 
     def held(self) -> Any:
-        """Return the stored value of the variable, for a run that reads the variable before an assignment.
+        """Return the stored value of the variable; a run reads it if no call has assigned the variable yet.
 
         Raises:
-          ProgramError: the scope does not store the variable; only subclasses such as Persistent return a value.
+          ProgramError: always, unless a subclass such as Persistent overrides the method.
         """
         raise errors.ProgramError(
             f"the variable {self.name!r} has no value here: its layer stands in a block that is over, or in another "
@@ -133,7 +133,7 @@ class Variable:
         )
 
     def _leading(self) -> int:
-        """Return the number of leading dimensions, batch and time, that `shape` merges into one; 0 for arrays."""
+        """Return the number of leading dimensions (batch and time) that `shape` shows as one; 0 for arrays."""
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
@@ -154,7 +154,7 @@ class Variable:
         raise errors.ArgumentTypeError(f"{self!r} cannot be gone through; use layers.unstack(x) or layers.split(x, 2)")
 
     def __bool__(self) -> bool:
-        """Return True, so that `if attn_bias:` checks for None, as in Fluid; raise an error for a bool variable."""
+        """Return True, so `if attn_bias:` checks for None, as in PaddlePaddle; raise an error for a bool variable."""
         if self.dtype != "bool":
             return True
         raise errors.ArgumentTypeError(
@@ -207,11 +207,11 @@ class Persistent(Variable):
 
     @property
     def is_original_parameter(self) -> bool:
-        """Return whether PaddlePaddle treats the variable as a parameter: True also for states, as a moving mean."""
+        """Return whether PaddlePaddle treats the variable as a parameter: also True for a layer's moving mean."""
         return self.is_parameter or bool(self.spec.layer)
 
     def held(self) -> Any:
-        """Return the value that the Scope stores, and declare the parameter or state in the running program."""
+        """Return the stored value, and declare the parameter or state in the running program."""
         spec = self.spec
         if spec.trainable is None:
             return core.create_state(spec.name, spec.shape, spec.dtype, spec.initializer)
@@ -244,7 +244,7 @@ SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
 
 
 def is_leaf(value: Any) -> bool:
-    """Return whether a value is a pytree of arrays that belongs to one variable, for example a SequenceBatch."""
+    """Return whether a pytree of arrays is the value of a single variable, for example a SequenceBatch."""
     return isinstance(value, (*SEQUENCES, TensorArray, Beams))
 
 
@@ -264,7 +264,7 @@ def dense_of(value: Any) -> Any:
 
 
 def single_steps(tree: Any) -> Any:
-    """Replace each batch of sequences in a pytree by a dense array, whose rows are the single steps of the sequences.
+    """Replace each batch of sequences in a pytree by a dense array, whose rows are the first steps of the sequences.
 
     A sequence whose length is not 1 becomes a row of NaN, of the smallest integer, or of False.
     """
@@ -283,11 +283,13 @@ def single_steps(tree: Any) -> Any:
 
 
 def with_known_sizes(tree: Any, unknown: int) -> Any:
-    """Resize the arrays in a pytree: replace an inner size `unknown` by another array's known size in this dimension.
+    """Resize the arrays in a pytree: replace sizes that equal `unknown`, except the first size of a shape.
+
+    The new size comes from another array of equal rank, whose size in this dimension is known.
 
     Args:
-      tree: a pytree of arrays; sizes are taken only from arrays of equal rank.
-      unknown: the trial batch size, which stands for unknown sizes.
+      tree: a pytree of arrays.
+      unknown: the trial batch size, which stands for every unknown size.
     """
     arrays = [value for value in leaves(tree) if is_value(value)]
 
@@ -304,7 +306,7 @@ def with_known_sizes(tree: Any, unknown: int) -> Any:
 
 
 def at_batch(first: Any, second: Any, batches: tuple[int, int], batch: int) -> Any:
-    """Return the shape of a value at the batch size `batch`, computed from its shapes at the two trial batch sizes.
+    """Return the shape of a value at the batch size `batch`, computed from its shapes at two trial batch sizes.
 
     Args:
       first: the shape at the first trial batch size.

@@ -151,9 +151,9 @@ class CheckpointPosition(Protocol):
 
 
 class NoCheckpoints(Policy):
-    """A policy that saves nothing, for a training without checkpoints.
+    """A hook of the training loop that saves nothing, for a training without checkpoints.
 
-    The training runs in a `with` block of the policy. After the block, also after an error, no save is running.
+    The training runs in a `with` block of this object. After the block, also after an error, no save is running.
     """
 
     def __enter__(self) -> "NoCheckpoints":
@@ -167,7 +167,7 @@ class NoCheckpoints(Policy):
 
 
 class Checkpoints(NoCheckpoints):
-    """A policy that saves a Session and its Progress at the intervals of a CheckpointConfig, and restores them.
+    """A hook of the training loop that saves a Session and its training position at intervals, and restores them.
 
     Training waits only while arrays are copied to the host; a Writer writes the arrays in another thread. In a
     multi-process training, each process writes a part of the arrays.
@@ -217,7 +217,7 @@ class Checkpoints(NoCheckpoints):
         self._asked = False  # True if a handler has requested a save that has not started yet
 
     def handlers(self) -> list[Handler]:
-        """Return a list: the handler that saves at the best value, if `keep_best` names a reported value."""
+        """Return a list of one handler that saves at each best value; [] unless `keep_best` names a reported value."""
         return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
 
     def restore(self, step: int | str | None = None) -> Progress | None:
@@ -365,7 +365,7 @@ class Checkpoints(NoCheckpoints):
         self._asked = True
 
     def steps_ahead(self) -> float:
-        """Return the number of steps, at least 1, until `step_interval` ends; infinity without `step_interval`."""
+        """Return the number of steps to the next save by `step_interval`, at least 1; infinity without the setting."""
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)
 

@@ -115,7 +115,7 @@ def check_shared(folder: Folder, group: Group) -> None:
 
 
 class Score:
-    """A scalar for each checkpoint; the checkpoint with the best scalar is the best checkpoint.
+    """The scalar by which checkpoints are compared, to find the best checkpoint for `keep_best`.
 
     The score of a checkpoint is the mean of a program output over the training steps since the checkpoint before it.
     Or the score is a value that a handler reports, such as "test_loss", measured at the step of the checkpoint.
@@ -158,7 +158,10 @@ class Score:
         self._announced = (-1, math.nan)
 
     def add(self, metrics: Results, program: str) -> None:
-        """Add the output of one step to the mean, if the step trains the program of the score, without waiting."""
+        """Add an output of one training step to the mean since the last checkpoint, without waiting for the device.
+
+        The call has no effect if handlers report the score, or if the step trains another program.
+        """
         if self.measured or program != self._program:
             return
         self._waiting.append(metrics.unread(self._position))
@@ -171,7 +174,7 @@ class Score:
         self._announced = (step, value)
 
     def take(self, step: int) -> dict[str, Any]:
-        """Return the score of the checkpoint at `step` as JSON for its metadata, and begin a new mean.
+        """Return the score of the checkpoint at `step` as JSON; begin a new mean of the output for the next checkpoint.
 
         The entry "value" is None if the score is unknown or not finite.
         """
@@ -201,12 +204,12 @@ class Score:
         return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
 
     def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
-        """Return the score of each checkpoint with a known score, by step; for "min" with its sign changed."""
+        """Return the known scores of checkpoints, by step; negated for mode "min", so that larger is better."""
         scores = {step: self._of(folder, step) for step in steps}
         return {step: score for step, score in scores.items() if score is not None}
 
     def _of(self, folder: Folder, step: int) -> float | None:
-        """Return the score of the checkpoint at `step`, for "min" with its sign changed; None if the score is unknown.
+        """Return the score of the checkpoint at `step`, negated for mode "min"; None if the score is unknown.
 
         The score is unknown if the checkpoint has the score of another output, or damaged metadata.
         """
@@ -263,7 +266,7 @@ class BestMeasured(Handler):
 
 
 def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]:
-    """Return the program name and the index of each output, by output name; with one program, also by index."""
+    """Return a pair (program name, output index) by the name of each output; with one program, also by its index."""
     found: dict[str | int, tuple[str, int]] = {}
     for program, its in programs.items():
         names = output_names(its) if len(programs) > 1 else its.output_names or ()

@@ -89,7 +89,7 @@ class Calls:
     def end(self, progress: Progress, num_epochs: int) -> None:
         """Record that a call of `train` has ended, after all of its epochs or by `stop`."""
         if self._open is not None and progress is not self._progress:
-            # a finished call that is run again trains nothing; `self._open` keeps the readers of the interrupted call
+            # no epochs were left, so this call has trained nothing: the next call can continue the interrupted one
             return
         self._open = None
         self._ended += 1

@@ -136,9 +136,9 @@ class Writer:
             log.log(level, "checkpoint %d is not saved: %s", step, complaint)
 
     def _set_undone_aside(self, step: int) -> None:
-        """Rename the checkpoints that are newer than the step from which training continued, or not older than `step`.
+        """Rename the checkpoints after the step from which training continued, and the checkpoints from `step` on.
 
-        Training has continued from an older checkpoint and replaces the steps of the renamed checkpoints.
+        Training that continues from an older checkpoint computes the steps of these newer checkpoints again.
         """
         for stale in self._folder.steps():
             if stale >= step or (self.base is not None and stale > self.base):

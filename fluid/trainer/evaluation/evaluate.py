@@ -125,7 +125,7 @@ class Total:
 
 
 class Gathered:
-    """The collected outputs of a program, and metrics, over the minibatches of a data set.
+    """A collector of the outputs of a program, and of metrics, over all minibatches of a test.
 
     Args:
       program: the program.
@@ -147,7 +147,7 @@ class Gathered:
         """Add the results of one minibatch, after waiting until the device has computed them.
 
         Args:
-          found: a pair: one Part for each output, and the values that are fetched for the metrics.
+          found: a pair: a Part (value and weight) for each output, and the values that are fetched for the metrics.
           names: the names of the values that are fetched for the metrics.
         """
         parts, fetched = found
@@ -173,7 +173,8 @@ class DatasetEvaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        # keys of the warnings already given: a program name for guessed outputs, "NAME rows" for many rows in memory
+        # keys of the warnings already given: the name of a program, for guessed rules that combine its minibatches; or
+        # "NAME rows", for many rows in memory
         self._warned: set[str] = set()
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
@@ -201,7 +202,7 @@ class DatasetEvaluator:
     ) -> Results:
         """Test a program over one pass of a reader, see `Trainer.test`.
 
-        The first test of a program warns of outputs for which the rule that combines minibatches is a guess.
+        The first test of a program warns of outputs whose minibatches are combined by a guessed rule.
 
         Args:
           member: the program to test.
@@ -261,7 +262,9 @@ class DatasetEvaluator:
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
-    """Return the Request of a test: the compiled step returns a Part for each output, and the inputs of the metrics.
+    """Return a Request: the description of the compiled step of a test.
+
+    The step returns a Part (value and weight) for each output, and the inputs of the metrics.
 
     Raises:
       ArgumentTypeError: an entry is not a metric, or has no inputs.
@@ -314,7 +317,7 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def doubts(program: Program) -> list[str]:
-    """Return a warning for each output of a program for which the rule that combines minibatches is a guess."""
+    """Return a warning for each output whose values of several minibatches are combined by a guessed rule."""
     named = zip(output_names(program), program.reductions, strict=True)
     return [
         f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
@@ -332,7 +335,7 @@ _GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, on
 
 
 def _numbers(results: Results) -> list[float]:
-    """Return, as floats, all values with one element in the results of a test; a metric may have several."""
+    """Return all arrays of one element in the results of a test, as floats; one metric may return several arrays."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
 

@@ -21,7 +21,10 @@ from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent
 from fluid.trainer.handlers import Handler
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-"""Curves by name: the horizontal positions of the points, and their values; in a population, arrays `[members]`."""
+"""Curves by name: the horizontal positions of the points, and their values.
+
+In a population (several trainings at once), each value is an array `[members]`.
+"""
 
 # The vertical axis of a plot is logarithmic if the largest value divided by the smallest is above this number.
 _WIDE = 20
@@ -68,7 +71,7 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
             # Short curves have markers, so that a curve of one point is visible.
             marker = "o" if len(places) <= 40 else ""
             lines = axes.plot(places, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
-            # in a population, the lines of all members have the colour of the first member and share one legend entry
+            # in a population (several trainings at once), all lines have one colour and one legend entry
             for line in lines[1:]:
                 line.set(label="_", color=lines[0].get_color())
         axes.set(xlabel=along, title=title, yscale=_scale([float(v) for n in names for v in np.ravel(curves[n][1])]))
@@ -154,7 +157,8 @@ class History(Mapping[str, list[Any]], KnownAttributes):
     The columns are `epoch`, from 0; `step`, the number of training steps done; the scalars of the program over the
     steps of the epoch, as in `EndEpochEvent.metrics`; and the values that handlers report, such as `test_loss`. A
     reported value is the last one in the epoch, or NaN without one. With several programs, columns have names like
-    `generator/loss`. A stopped epoch has an entry too. In a population, each value is an array `[members]`.
+    `generator/loss`. A stopped epoch has an entry too. In a Population (several trainings at once), each
+    value is an array `[members]`.
 
     A History is a mapping: `history["test_loss"]`, `list(history)`, `dict(history)`.
 
@@ -236,7 +240,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
     def _append(self, row: _EpochEntries, in_flight: int) -> None:
         """Add the row of an epoch, and read the values of older epochs from the device, without waiting.
 
-        An epoch is read if at least `in_flight` steps have followed it, because its values are then computed.
+        The values of an epoch are read after at least `in_flight` later steps, because they are then computed.
         """
         self._unread.append(row)
         while self._unread[0].steps <= row.steps - in_flight:
@@ -369,7 +373,7 @@ class HistoryKeeper(Handler):
 
 
 class _Late(Sequence[Any]):
-    """A lazy sequence of the means in a TrainingMeans; the first access reads all of them from the device."""
+    """A lazy sequence of the means of program outputs; the first access reads all of them from the device."""
 
     def __init__(self, means: TrainingMeans):
         self._means = means

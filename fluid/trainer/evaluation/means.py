@@ -109,7 +109,7 @@ def known_values(handler: Handler) -> list[str]:
 
 
 def number(value: Any) -> Any:
-    """Convert a scalar of shape `[]` or `[1]` to a float; in a population, to a float64 array `[members]`."""
+    """Convert a scalar to a float; in a population (several trainings at once), to a float64 array `[members]`."""
     if np.ndim(value) == 0:
         return float(value)
     numbers = np.asarray(value, np.float64).reshape(-1)
@@ -122,7 +122,7 @@ def finite(values: Mapping[str, float]) -> dict[str, float | str]:
 
 
 def as_json(value: Any) -> Any:
-    """Convert an array `[members]` of a population to a list, which is valid JSON; return a number unchanged."""
+    """Convert an array `[members]` of a population (several trainings at once) to a list for JSON; keep a number."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
@@ -132,9 +132,10 @@ def from_json(value: Any) -> Any:
 
 
 def spans(values: Mapping[str, Any]) -> dict[str, float]:
-    """Convert values to floats for display; for a population, the minimum and the maximum over the members.
+    """Convert values to floats for display.
 
-    If the minimum and the maximum are equal, the result has only one number, with the plain name. NaNs are ignored.
+    Each value of a population (several trainings at once) becomes its minimum and its maximum. If both are equal,
+    the result has only one number, with the plain name. NaNs are ignored.
 
     Example:
       >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": np.array([0.1, 0.1]), "step_ms": 2.0})
@@ -157,8 +158,8 @@ def by_name(metrics: Results) -> dict[str, Any]:
 
 # The number of training steps whose values are read from the device in one copy.
 _CHUNK = 32
-# While the device is idle, values are not read from it until it is busy again, but at most this number of steps stay
-# unread.
+# While the device is idle, reading values is postponed until the device is busy again, but at most this number of steps
+# stay unread.
 _POSTPONED = 128
 
 
@@ -166,7 +167,8 @@ class _Chunk(NamedTuple):
     """The values of consecutive steps, stacked into one array for each scalar.
 
     Attributes:
-      values: an array `[steps]` for each scalar; in a population `[steps, members]`. Further axes have size 1.
+      values: an array `[steps]` for each scalar; with several trainings at once, `[steps, members]`. Further
+        axes have size 1.
       examples: the number of examples of each step.
     """
 
@@ -178,7 +180,7 @@ class _Found(NamedTuple):
     """The mean, sum, maximum, minimum and last value of one scalar over the training steps read so far.
 
     The field `mean` is the weighted sum of the values: it is not yet divided by the sum of the weights. Each field is a
-    float; in a population, an array `[members]`.
+    float; in a population (several trainings at once), an array `[members]`.
     """
 
     mean: Any
@@ -272,9 +274,9 @@ class Means:
         return all(is_computed(value) for value in self._unread[count - 1][0][:1])
 
     def _is_waited_for(self) -> bool:
-        """Return whether to postpone reading, because the idle device waits for the next call with several steps.
+        """Return whether to postpone reading values, because the device is idle and must first get its next call.
 
-        With `_POSTPONED` unread steps or more, reading is not postponed.
+        Reading is postponed only between calls with several steps, and only for at most `_POSTPONED` unread steps.
         """
         newest = self._unread[-1][0][:1]
         return len(self._unread) <= _POSTPONED and any(isinstance(v, StackedValue) and v.is_ready() for v in newest)
@@ -282,8 +284,8 @@ class Means:
     def _put_together(self) -> None:
         """Read the values of the oldest `_CHUNK` steps.
 
-        On a device with its own memory, each read is expensive. So the values of each scalar are stacked into one array
-        on such a device, and read when the next stack is created.
+        On a device with its own memory, such as a GPU, each read is expensive. There, this method only stacks the
+        values of each scalar into one array; the next call of this method reads the array.
         """
         first, _ = self._unread[0]
         if not first or isinstance(first[0], StackedValue) or _is_near(first[0]):
@@ -294,13 +296,13 @@ class Means:
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
     def _fold_chunk(self) -> None:
-        """Read the stacked values of `_CHUNK` steps, which are already computed, and add them to the reductions."""
+        """Read the stacked values of `_CHUNK` steps, if there are any, and update the sums, maxima and so on."""
         if self._chunk is not None:
             self._fold(self._chunk)
             self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
-        """Read the values of the oldest `count` steps, which are not stacked, and add them to the reductions."""
+        """Read the values of the oldest `count` steps, which are not stacked; update the sums, maxima and so on."""
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
@@ -314,7 +316,7 @@ class Means:
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
             values = np.asarray(array, np.float64).reshape(len(weights), -1)
             weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
-            # Update all reductions of each scalar, because `_result` later selects the one that the program declares.
+            # Update the mean, sum and so on of each scalar: `_result` later selects the one that the program declares.
             self._found[name] = _Found(
                 mean=weighted + number(weights @ values),
                 sum=total + number(values.sum(axis=0)),
@@ -336,7 +338,7 @@ class Means:
 
 @jax.jit
 def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """Stack the values of each scalar over all steps: `[steps, 1]`, or in a population `[steps, members]`.
+    """Stack the values of each scalar over all steps: `[steps, 1]`; for several trainings at once, `[steps, members]`.
 
     The stacked arrays stay on the device, and the host does not wait. To read one stacked array later takes no longer
     than to read one scalar.
@@ -421,7 +423,7 @@ class Averaging(Handler):
     def __init__(self) -> None:
         self._places: dict[
             str, dict[str, int]
-        ] = {}  # for each program name: a dict from an output name to the index of this output in the collected list
+        ] = {}  # by program name: a dict from the name of each scalar to average to its output index
         self._names: list[str] = []  # the names of all collected outputs
         self._mean: TrainingMeans | None = None
         self._resumed: Mapping[str, Any] | None = None
@@ -466,7 +468,7 @@ class Averaging(Handler):
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Return the entries of `places` (the scalar outputs of one program) to be averaged; all by default."""
+        """Select the scalar outputs of one program to average: all entries of `places`; a subclass may select some."""
         return places
 
     def _forget(self) -> None:

@@ -97,7 +97,8 @@ class Monitor(Averaging):
 
     Attributes:
       monitor: the argument `monitor`.
-      best: the best value so far, or None; float64 `[members]` for a population, if the handler is `for_members`.
+      best: the best value so far, or None; for a Population (several trainings at once), float64 `[members]` if the
+        handler has `for_members`.
     """
 
     monitor: str
@@ -176,7 +177,8 @@ class Monitor(Averaging):
     def _better(self, value: Any) -> Any:
         """Return whether a finite value is better than the best value so far by more than `min_delta`.
 
-        In a population, return a boolean array `[members]`. The first finite value is always better.
+        In a population (several trainings at once), return a boolean array `[members]`. The first finite value of a
+        training is always better.
         """
         if self.best is None:
             if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
@@ -193,7 +195,7 @@ class Monitor(Averaging):
         )
 
     def _judge(self, value: Any) -> None:
-        """Act on a measured value: a float, or an array `[members]` if the handler is `for_members` of a population."""
+        """Act on a measured value: a float; or in a population (several trainings at once), an array `[members]`."""
         raise NotImplementedError
 
 

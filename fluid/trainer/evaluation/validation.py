@@ -47,7 +47,7 @@ class TestEvery(Handler):
       name: the prefix of the names of the values.
       program: the program to test, if there are several; its values are then named like `test_generator/loss`.
       average: an average of the parameters that the program or its optimizer computes, such as an
-        ExponentialMovingAverage. Tests use the averaged parameters; handlers that save the best parameters save them.
+        ExponentialMovingAverage. Tests use the average; handlers that save the best parameters save the average.
 
     Raises:
       ArgumentError: two numbers would have one name. From `train`: the program and its optimizer do not compute
@@ -131,7 +131,7 @@ class TestEvery(Handler):
         return values
 
     def _each(self, leaf: Any) -> np.ndarray:
-        """Return the numbers in one value of a test; in a population, each number is an array `[members]`."""
+        """Return the numbers in one value of a test; with several trainings at once, each is an array `[members]`."""
         members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 

@@ -85,7 +85,7 @@ class Member:
 
     Args:
       declared: the TrainingProgram of the user.
-      program: the discovered Program.
+      program: the traced Program.
       session: the session of the Trainer.
 
     Attributes:
@@ -169,7 +169,7 @@ class Member:
     def converter(
         self, order: FeedOrder, buckets: Buckets, only: Collection[str] | None = None, trains: bool = False
     ) -> Converter:
-        """Return a Converter for minibatches that hold the feeds in `reads`.
+        """Return a Converter, which converts minibatches to the feeds in the attribute `reads`.
 
         Columns that only other programs read are ignored.
 
@@ -351,7 +351,7 @@ def source_of(
 def pipeline_of(
     members: Sequence[Member], source: Source, order: FeedOrder, buckets: Sequence[Buckets]
 ) -> InputPipeline:
-    """Return the InputPipeline of a call of `train`.
+    """Return the InputPipeline, which reads the minibatches of a call of `train` and converts them to feeds.
 
     Args:
       members: the programs.
@@ -395,11 +395,11 @@ def _corrected(members: Sequence[Member]) -> str:
 
 
 def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program], session: Session) -> list[Member]:
-    """Return the members of a Trainer, with a Chain for each member whose feeds other programs compute.
+    """Return the members (programs) of a Trainer; a member with feeds from other programs has a Chain.
 
     Args:
       declared: the TrainingPrograms of the user.
-      programs: the discovered Program of each TrainingProgram.
+      programs: the traced Program of each TrainingProgram.
       session: the session of the Trainer.
 
     Raises:
@@ -416,7 +416,7 @@ def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program],
 
 
 def member_called(program: str | ProgramFunction | None, members: Sequence[Member], method: str) -> Member:
-    """Return the member with the given name or program function.
+    """Return the member (a program of a Trainer) with the given name or program function.
 
     Args:
       program: the name or the function of the program; None for the only member.
@@ -443,7 +443,9 @@ def member_called(program: str | ProgramFunction | None, members: Sequence[Membe
 
 
 def _linked(name: str, members: Mapping[str, Member], session: Session, waiting: tuple[str, ...]) -> Chain | None:
-    """Create the Chain of a member, and the Chains that it needs; return None for a member without `feed_from`.
+    """Create the Chain of a member (program), the function that computes its feeds from values of other programs.
+
+    The Chains of those programs are created first. The result is None for a member without `feed_from`.
 
     Args:
       name: the name of the member.
@@ -482,7 +484,7 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
 
 
 def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tuple[str, str]]]:
-    """Return, for each other program that computes feeds, pairs of a feed's name and a value's name."""
+    """Return pairs (feed name, value name) for the feeds in `feed_from`, by the program that computes the value."""
     found: dict[str, list[tuple[str, str]]] = {}
     for feed, written in (member.declared.feed_from or {}).items():
         if feed not in member.program.feeds:

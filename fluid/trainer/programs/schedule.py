@@ -1,8 +1,8 @@
 """Schedules: choose the program of each training step, and read the minibatches of several programs in this order.
 
-A Batch holds the index of its program. The schedule depends only on the indices of the step and of the epoch, and one
-saved position holds the positions of all readers. Therefore the input pipeline, Progress, checkpoints and the training
-loop do not depend on the number of programs.
+A Batch (a minibatch on the device) holds the index of its program. The schedule depends only on the indices of the step
+and of the epoch, and one saved position holds the positions of all readers. Therefore the input pipeline, checkpoints
+and the training loop do not depend on the number of programs.
 """
 
 import abc
@@ -289,7 +289,7 @@ class Turns:
         return {**position, "reader": self._plan, "readers": [source.state() for source in self._sources]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue exactly from a position that `state` has returned.
+        """Make the next pass over the data continue exactly from a position that `state` has returned.
 
         Raises:
           ArgumentError: the position belongs to other readers, or to another schedule.
@@ -318,7 +318,7 @@ class Turns:
                 source.restore({"epoch": position["epoch"] + 1, "given": 0})
 
     def _pass(self, leading: int) -> Iterator[tuple[int, Any]]:
-        """Yield the items of one pass, until the minibatches of `_sources[leading]` end."""
+        """Yield pairs (program index, minibatch) of one pass, until the minibatches of `_sources[leading]` end."""
         ended = False
         try:
             while True:

@@ -49,7 +49,7 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
 
 
 def _own_line(site: str) -> str:
-    """Return the source line that creates a parameter, from a creation site, without the line of the caller."""
+    """Return the source line that creates a parameter: the text of `site` before ", called at "."""
     return site.partition(CALLED_AT)[0]
 
 

@@ -35,7 +35,7 @@ def _scale(op: Op) -> Outputs:
     if op.given("ScaleTensor"):
         factor = op.value("ScaleTensor")
     elif (factor, bias) == (1.0, 0.0):
-        # `layers.scale` would lose what fluid knows about `x`, for example that it holds the logits of a softmax.
+        # `layers.scale` would lose facts that fluid records about `x`, for example that `x` holds logits.
         return {"Out": x}
     return {"Out": layers.scale(x, factor, bias, after)}
 

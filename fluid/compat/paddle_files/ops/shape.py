@@ -90,7 +90,7 @@ ROWS: dict[str, Rule] = {
 }
 
 
-# By dtype: the name of the attribute in which the op `assign_value` stores the elements.
+# A dict from the dtype to the name of the attribute in which the op `assign_value` stores the elements.
 _ELEMENTS = {"bool": "bool_values", "float32": "fp32_values", "int32": "int32_values", "int64": "int64_values"}
 
 
@@ -112,7 +112,7 @@ def _fill_constant_like(op: Op) -> Outputs:
 
 
 def _constant(op: Op) -> Any:
-    """Return the number with which an op fills an array; prefer the exact text of later PaddlePaddle versions."""
+    """Return the number that an op writes into an array: its text `str_value`, if any, else its float `value`."""
     text = op.attr("str_value", "")
     value = op.attr("value", 0.0)
     try:
@@ -158,12 +158,12 @@ def _eye(op: Op) -> Outputs:
 
 
 def _random(op: Op) -> dict[str, Any]:
-    """Return the layer arguments that all random ops share: dtype and seed."""
+    """Read from a random op the layer arguments that all random ops share: dtype and seed."""
     return {"dtype": op.dtype(), "seed": op.attr("seed", 0)}
 
 
 def _like(op: Op) -> dict[str, Any]:
-    """Return the layer arguments of an op whose result takes one size from the value in the slot `Input`."""
+    """Read the layer arguments of an op whose result takes one size, by default the batch size, from its `Input`."""
     return {
         "input": op.value("Input"),
         "shape": op.attr("shape", list),

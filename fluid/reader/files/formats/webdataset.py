@@ -21,8 +21,8 @@ KEY = "__key__"
 # The type of an undecoded row: the common name of its members, and the name and bytes of each member by extension.
 _Members = tuple[str, dict[str, tuple[str, bytes]]]
 _BLOCK = 1 << 18
-# The decoder of a member, by the part of its name after the last dot. Other members stay bytes, also pickle files,
-# because unpickling could run code.
+# The decoder of a file in the tar file, by the part of its name after the last dot. Other files stay bytes, also pickle
+# files, because unpickling could run code.
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "cls": int,
     "index": int,
