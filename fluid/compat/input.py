@@ -105,7 +105,7 @@ def embedding(
       input: integer ids `[batch, ...]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
       is_sparse: whether only the rows that are looked up are updated; see `layers.embedding`.
-      is_distributed: accepted for programs written for Fluid, but has no effect: the table is not distributed.
+      is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
       padding_idx: an id whose row is read as zeros and never trained; a negative id counts from the end.
       param_attr: ParamAttr of the table; embeddings with equal names share one table.
       dtype: dtype of the table.

@@ -287,7 +287,7 @@ class StackedBody(Body):
       >>> import fluid, jax
       >>> def program():
       ...     x = fluid.layers.data("x", shape=[3])
-      ...     stack = fluid.core.Stack(lambda h: fluid.layers.fc(h, size=3), [x], "layers.repeat", 4, "tower")
+      ...     stack = fluid.core.StackedBody(lambda h: fluid.layers.fc(h, size=3), [x], "layers.repeat", 4, "tower")
       ...     return jax.lax.scan(lambda h, slices: (stack(slices, None, h)[0], None), x, stack.arrays)[0]
       >>> {name: spec.shape for name, spec in fluid.Program(program).parameters.items()}
       {'tower/fc_0.w_0': (4, 3, 3), 'tower/fc_0.b_0': (4, 3)}

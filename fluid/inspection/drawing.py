@@ -441,8 +441,38 @@ class Drawing:
         return self.svg
 
 
-def drawn(target: Any, batch_size: int) -> Drawing:
-    """Return the drawing of the programs of a target; `fluid.draw` explains the arguments."""
+def draw(target: Any, batch_size: int = 16) -> Drawing:
+    """Return a drawing of the layers of a program, from its feeds at the top to its outputs at the bottom.
+
+    Frames around layers are name scopes, loops and repeated blocks. Repeated blocks are drawn once.
+
+    Args:
+      target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are drawn.
+      batch_size: the number of examples in the trace; it matters only for a program that does not work for every
+        number.
+
+    Returns:
+      Drawing: a notebook shows it; `svg` is its text, `dot` the same graph for Graphviz, `save(path)` writes either.
+
+    Raises:
+      ArgumentTypeError: `target` has another type. FluidError: the trace of the program finds a mistake, such as
+        shapes that do not fit.
+
+    Example:
+      >>> import fluid
+      >>> drawing = fluid.draw(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=2))
+      >>> drawing.svg[:4], "fc_0" in drawing.svg
+      ('<svg', True)
+      >>> print(drawing.dot)
+      digraph {
+      node [shape=box]
+      0 [label="x\\nfloat32[batch, 4]", style=solid]
+      1 [label="fc_0\\nfloat32[batch, 2]\\n10 parameters", style=solid]
+      2 [label="output", style=solid]
+      0 -> 1
+      1 -> 2
+      }
+    """
     programs = inspect(target, Sizes(batch_size, STEPS, STEPS))
     root = boxes_of(programs, rows_of(programs))
     collapse(root)

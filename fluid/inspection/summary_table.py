@@ -283,8 +283,40 @@ class Summary:
         return [*sums, ("counted for", f"{totals.batch_size} example{many}{steps}; bytes before XLA fuses operations")]
 
 
-def summarize(target: Any, batch_size: int, time: int, layers: str | Sequence[str] | None) -> Summary:
-    """Return the Summary of a target; `fluid.summary` explains the arguments."""
+def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequence[str] | None = None) -> Summary:
+    """Return a table of the layers of a program, with their shapes, parameters and cost.
+
+    XLA counts the FLOPs: a multiplication and an addition are two, functions such as `exp` are not counted. The bytes
+    are the sum over all operations of the bytes read and written, before XLA fuses operations. They are an upper bound
+    of the bytes that the device moves. The cost of a loop is the cost of all its steps. If the data decides the number
+    of steps, one step counts, and `>=` marks the row. Operators between layers have rows of their own, named after
+    their line of the program.
+
+    Args:
+      target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are shown.
+      batch_size: the number of examples for which FLOPs and bytes are counted.
+      time: the number of steps of each sequence for which FLOPs and bytes are counted.
+      layers: names or globs such as "generator/*" of the rows to show. The totals always include all rows.
+
+    Returns:
+      Summary: `print` shows it as text, a notebook as a table; `rows`, `totals` and `to_dict()` have the numbers.
+
+    Raises:
+      ArgumentTypeError: `target` has another type. ArgumentError: a size is not positive.
+      UnknownNameError: no layer matches `layers`. FluidError: the trace of the program finds a mistake, such as shapes
+        that do not fit.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.fc(fluid.layers.fc(x, size=8, act="relu"), size=2)
+      >>> found = fluid.summary(program, batch_size=10)
+      >>> [(row.name, row.output, row.trainable, row.flops) for row in found.rows[1:]]
+      [('fc_0', 'float32[batch, 8]', 40, 800.0), ('fc_1', 'float32[batch, 2]', 18, 340.0)]
+      >>> found.totals.trainable, found.totals.forward.flops
+      (58, 1140.0)
+    """
     for argument, value in (("batch_size", batch_size), ("time", time)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise errors.ArgumentError(

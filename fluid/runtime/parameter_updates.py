@@ -438,7 +438,7 @@ class Rates:
         return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names`, the names in a file, that belong to learning rates of this session."""
+        """Return the subset of `names`, the names in a file, that belong to learning rates of this session."""
         known = self._named()
         return [name for name in names if name in known]
 

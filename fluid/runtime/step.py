@@ -436,7 +436,7 @@ class OneTraining:
         return None
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
-        """Convert a program's array declarations to those of arrays stacked for all models; unchanged for one model."""
+        """Convert array declarations of a program to declarations of stacked arrays; for one model, return them unchanged."""
         return specs
 
     def draw(self, seed: int) -> Draw:

@@ -40,8 +40,8 @@ def accuracy(
         class 1 of two.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       k: the number of classes that count as predicted.
-      correct: must be None: a program function cannot change a value. Use the returned scalar.
-      total: must be None: a program function cannot change a value. Use the returned scalar.
+      correct: not possible in a program function, whose values never change: use what is returned.
+      total: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `accuracy_N`.
 
     Returns:

@@ -46,7 +46,9 @@ from fluid.static.layers.sizes import (
     resize_nearest,
     resize_trilinear,
 )
-from fluid.static.tape.program import recorded_layer as __getattr__  # noqa: F401
+from fluid.static.tape.program import recorded_layer
+
+__getattr__ = recorded_layer
 
 __all__ = [
     *_of_fluid,
