@@ -436,7 +436,7 @@ class OneTraining:
         return None
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
-        """Convert array declarations of a program to declarations of stacked arrays; for one model, return them unchanged."""
+        """Convert declarations of arrays to declarations of stacked arrays; for one model, return them unchanged."""
         return specs
 
     def draw(self, seed: int) -> Draw:
