@@ -119,11 +119,11 @@ class OnlineError(FluidError, RuntimeError):
 
 
 class JournalError(OnlineError, OSError):
-    """The error for an OnlineTrainer's journal that is damaged, in use by another OnlineTrainer, or not writable."""
+    """The error for an OnlineTrainer's journal (its database of rows) that is damaged, in use or not writable."""
 
 
 class JournalFullError(JournalError):
-    """The error for a full journal of an OnlineTrainer; send the rows again after training on more rows."""
+    """The error for an OnlineTrainer whose journal (a database of rows) is full; send the rows again later."""
 
 
 class NonFiniteError(FluidError, FloatingPointError):

@@ -44,7 +44,7 @@ from fluid.runtime.prediction import (
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.runtime.session import ShowsProgram
 
-_ROWS = 256  # the number of raw rows of a table in a minibatch of `predict`
+_ROWS = 256  # the number of rows that `predict` puts in a minibatch if its data is a table of raw rows
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
@@ -448,7 +448,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
     def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> InferencePlan:
-        """Return the Plan, a prepared step, for calls that feed the names in `feed` and return those in `fetch`."""
+        """Return the Plan, a prepared step, for calls with the feeds `feed` that return the values `fetch`."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)

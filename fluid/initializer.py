@@ -336,7 +336,7 @@ def _seeded(key: jax.Array, seed: int) -> jax.Array:
 
 
 def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: float, second: float) -> Any:
-    """Draw an array, if possible on the host, which avoids a compilation for each shape.
+    """Draw an array, if possible on the host, which avoids an XLA compilation for each shape.
 
     Large arrays, arrays of one element, 64-bit dtypes and traced keys are drawn by XLA.
 
@@ -369,7 +369,7 @@ def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) ->
     """Convert random fractions `[count]` to the requested distribution, by the same operations as `jax.random`.
 
     The function uses `jax.lax`, because each function of `jax.numpy` would be traced separately in every process.
-    `_drawn` describes the other arguments.
+    For the other arguments, see `_drawn`.
     """
     dtype = fractions.dtype
     first = lax.convert_element_type(first, dtype)

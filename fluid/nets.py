@@ -63,7 +63,7 @@ def simple_img_conv_pool(
       bias_attr: ParamAttr of the bias; False for none.
       act: the activation between convolution and pooling: its name, or a function.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
-      name: the name of both layers, instead of `conv2d_N` and `pool2d_N`.
+      name: a name that both layers get, instead of `conv2d_N` and `pool2d_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:

@@ -284,7 +284,7 @@ class OneDevice:
         self._sharding = jax.sharding.SingleDeviceSharding(device)
 
     def on(self, device: jax.Device) -> "OneDevice":
-        """Return a OneDevice layout for another device."""
+        """Return a OneDevice layout for the device `device`."""
         return OneDevice(device)
 
     def add(self, program: Any) -> None:

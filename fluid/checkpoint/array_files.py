@@ -81,7 +81,7 @@ def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: 
 
 
 def _stored(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which a file stores an array of dtype `dtype`."""
+    """Return the dtype in which a file stores `dtype`: an unsigned integer if NumPy lacks `dtype`, as for bfloat16."""
     return dtype if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
 
 
@@ -99,12 +99,12 @@ _EPOCH, _UNIX, _MODE = (1980, 1, 1, 0, 0, 0), 3, 0o644 << 16
 
 
 def zip_entry(name: str) -> zipfile.ZipInfo:
-    """Return an entry for `writestr` and `open` of an archive, with a fixed date and operating system.
+    """Return the header of a file in a zip archive, with a fixed date and operating system.
 
     Equal contents therefore produce equal archives.
 
     Args:
-      name: the name of the entry.
+      name: the name of the file in the archive.
 
     Example:
       >>> zip_entry("manifest.json").date_time
@@ -138,7 +138,7 @@ class Loaded(NamedTuple):
       arrays: by name.
       kind: the kind of the arrays, for example "parameters" or "session".
       sites: the line of code that created each array, if the file records the line.
-      table: the JSON of the `fluid.reader.Table` of the program, or None.
+      table: the JSON of the `fluid.reader.Table` of the program; None if it has no Table.
     """
 
     arrays: dict[str, np.ndarray]
@@ -232,7 +232,7 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
 
 
 def load_file(path: PathLike) -> Loaded:
-    """Read a file of arrays, with their kind and the line of code that created each array; see `load_arrays`."""
+    """Read a file of arrays, with its kind, the line that created each array, and its Table; see `load_arrays`."""
     target = _file(path)
     if not target.is_file():
         found = instead(pathlib.Path(path), "parameters")
@@ -278,7 +278,7 @@ def _sites_of_others(text: str | None) -> dict[str, str]:
 
 
 def _json_of_others(text: str | None) -> dict[str, Any]:
-    """Return the JSON object in `text`, metadata of a .safetensors file; an empty dict for other text."""
+    """Return the JSON object in `text`, from the metadata of a .safetensors file; an empty dict for other text."""
     try:
         found = json.loads(text or "{}")
     except NONSENSE:

@@ -110,7 +110,7 @@ class Folder:
             ) from error
         self._identity = self._stat()
         self._lock: int | None = None
-        # folders of failed saves; another thread may create them again, see `discard`
+        # Folders of failed saves. A thread that still writes may create such a folder again, see `discard`.
         self._failed: list[pathlib.Path] = []
 
     def acquire(self) -> None:
@@ -141,7 +141,7 @@ class Folder:
         self._lock = lock
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock of the folder; do nothing if this object does not hold the lock."""
         if self._lock is not None:
             with contextlib.suppress(OSError):  # if a folder cannot be removed now, `sweep` removes it later
                 _remove_while_written(self._failed)
@@ -151,7 +151,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock inside a `with` block."""
+        """Hold the lock of the folder inside a `with` block."""
         held = self._lock is not None
         self.acquire()
         try:
@@ -302,11 +302,11 @@ class Folder:
         return name
 
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
-        """Return the step of the newest undamaged checkpoint, or None; and the flaws of all newer ones, by step."""
+        """Return the newest undamaged step, None if there is none; and the flaws of all newer checkpoints, by step."""
         return newest_whole(self.steps(), self.flaw)
 
     def _nonsense(self, step: int) -> str | None:
-        """Return the flaw of a meta.json with a correct checksum, such as a wrong type; None if there is no flaw."""
+        """Return an error in the content of a meta.json, such as a wrong type, as text; None if there is no error."""
         try:
             meta = self.meta(step)
             check_structure(meta, _META, META)
@@ -314,7 +314,7 @@ class Folder:
                 return f"{META} is that of step {meta['step']}"
             for array in meta["arrays"].values():
                 jnp.dtype(array["dtype"])
-        except errors.FluidError:  # raised by RemoteFolder: the object store cannot be reached
+        except errors.FluidError:  # RemoteFolder raises this error if it cannot reach the object store
             raise
         except (OSError, *integrity.NONSENSE) as error:
             return f"{META} makes no sense: {type(error).__name__}: {error}"
@@ -332,7 +332,7 @@ class Folder:
 
 
 def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
-    """Return the step of the newest undamaged checkpoint, or None; and the flaws of all newer ones, by step.
+    """Return the newest undamaged step, None if there is none; and the flaws of all newer checkpoints, by step.
 
     Args:
       steps: the step numbers of the checkpoints, ascending.

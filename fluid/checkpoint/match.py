@@ -72,7 +72,7 @@ def _listed(arrays: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in list(arrays.items())[:_LISTED]) + more
 
 
-# The type that describes the arrays that a program needs: shape and dtype by name.
+# The type of a description of the arrays that a program needs: their shapes and dtypes by name.
 Wanted = Mapping[str, tuple[tuple[int, ...], str]]
 
 _SHOWN = 20

@@ -228,7 +228,7 @@ class RemoteFolder(Folder):
         return listing
 
     def _owner(self) -> str | None:
-        """Return the name of the trainer that is registered as writer in the store, or None."""
+        """Return the name of the trainer that is registered as writer in the store; None if there is none."""
         try:
             self._system.invalidate_cache()
             found: bytes = self._system.cat_file(f"{self._root}/{LOCK}")

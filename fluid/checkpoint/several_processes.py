@@ -112,7 +112,7 @@ def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
       >>> in_first(Group(), "a sum", lambda: 1 + 2)
       3
     """
-    # All processes except the first return None, which is not read.
+    # All processes except the first return None, and `[0]` selects the result of the first process.
     return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
 
 

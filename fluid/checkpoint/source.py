@@ -94,7 +94,7 @@ class RenameRule:
         self._expression = re.compile("".join(_expression(part, parts[:i]) for i, part in enumerate(parts)))
 
     def apply(self, name: str) -> str | None:
-        """Return the new name, or None if the pattern does not match."""
+        """Return the new name of an array; None if its name does not match the pattern."""
         found = self._expression.fullmatch(name)
         if found is None:
             return None
@@ -107,7 +107,7 @@ class RenameRule:
 
 
 def _expression(part: str, before: Sequence[str]) -> str:
-    """Convert a part of a pattern to a regular expression; `before` holds the preceding parts."""
+    """Convert a part of a pattern to a regular expression; `before` holds the parts on its left."""
     if not _SIGN.fullmatch(part):
         return re.escape(part)
     if part.startswith("{"):
@@ -134,7 +134,7 @@ class ArraySource(NamedTuple):
       arrays: by name.
       where: the origin of the arrays, for messages.
       sites: the line of code that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
-      table: the JSON of the `fluid.reader.Table` that the parameters were trained with, or None.
+      table: the JSON of the `fluid.reader.Table` that the parameters were trained with; None if there is none.
     """
 
     arrays: dict[str, np.ndarray]
@@ -148,7 +148,7 @@ class ArraySource(NamedTuple):
         A `fluid.reader.Table` encodes raw rows of data as feeds.
 
         Args:
-          table: the JSON of the `fluid.reader.Table` of the program, or None.
+          table: the JSON of the `fluid.reader.Table` of the program; None if it has no Table.
 
         Raises:
           ParameterError: the tables encode rows in different ways.

@@ -197,18 +197,18 @@ class _Row:
 
     @property
     def conversion(self) -> str:
-        """The order of the axes and the number of parts, as text for the report."""
+        """The change of an array of the file, as text for the report: the order of axes and the number of parts."""
         order = self._axes if isinstance(self._axes, str) else f"axes {tuple(self._axes)}" if self._axes else ""
         split = f"split in {len(self._rules)}" if len(self._rules) > 1 else ""
         return ", ".join(filter(None, (order, split)))
 
     def targets(self, name: str) -> list[str] | None:
-        """Return the names of the parameters that an array of this name sets; None if the pattern does not match."""
+        """Return the names of the parameters that an array `name` sets; None if the pattern does not match `name`."""
         found = [rule.apply(name) for rule in self._rules]
         return None if found[0] is None else [str(target) for target in found]
 
     def parts(self, array: np.ndarray) -> list[np.ndarray]:
-        """Transpose an array, and split it into the values of its parameters; raise a ValueError if that fails."""
+        """Transpose and split an array of the file into the values of parameters; raise a ValueError if that fails."""
         if isinstance(self._axes, str):
             array = array.T
         elif self._axes:
@@ -217,7 +217,7 @@ class _Row:
 
 
 class _Share(NamedTuple):
-    """The value of one parameter: a part of an array in the file."""
+    """The new value of one parameter: an array of the file, or one of the parts into which it is split."""
 
     row: _Row
     name: str
@@ -263,7 +263,7 @@ def fit(
 
 
 def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list[_Share], list[str]]:
-    """Return the values of all parameters that table rows set, and error sentences for arrays without a usable row."""
+    """Return the new values of parameters by the rows of a name table, and error sentences for unusable arrays."""
     shares: list[_Share] = []
     problems: list[str] = []
     takers: dict[str, str] = {}
@@ -289,7 +289,7 @@ def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list
 def _leftovers(
     rows: Sequence[_Row], shares: Sequence[_Share], there: Collection[str], wanted: Wanted, here: Wanted
 ) -> list[str]:
-    """Return error sentences: table rows that match no array, unknown parameters, and parameters that no row sets."""
+    """Return error sentences for table rows without an array, unknown parameters, and parameters that are not set."""
     used = {share.row.pattern for share in shares}
     names = {share.target: share.name for share in shares}
     unused = [row.pattern for row in rows if row.pattern not in used]
@@ -304,7 +304,7 @@ def _leftovers(
 
 
 def _matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names that match a pattern. A pattern without a match is no error: files of one model may differ."""
+    """Return the names that match a pattern. A pattern without a match is no error, because files may differ."""
     return [name for name in names if any(name == p or fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 
@@ -315,7 +315,7 @@ def _converted(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _difference(name: str, origin: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> str | None:
-    """Return an error sentence for an array whose shape or dtype differs from the program; None if both are equal."""
+    """Return an error sentence if the shape or dtype of an array differs from the program; None if both agree."""
     if array.shape == tuple(shape) and str(array.dtype) == dtype:
         return None
     hint = f'; ({name!r}, "transpose") fits' if array.ndim > 1 and array.T.shape == tuple(shape) else ""

@@ -220,7 +220,7 @@ def _from_file(name: str, path: pathlib.Path) -> ModuleType:
 
 
 def _beside(path: str, ending: str = "") -> list[str]:
-    """Return the paths of all files with an ending in the folder in which a missing file was expected."""
+    """Return the paths of the files with the ending `ending` in the folder of the missing file `path`."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder or os.curdir):
         return []

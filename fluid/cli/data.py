@@ -106,7 +106,7 @@ def write(path: str | None, results: Iterable[Mapping[str, Any]]) -> int:
             return _written(_Parquet(file), results)
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         count = _written(_Csv(text), results)
-        text.detach()  # `detach` flushes the text; the context manager `replaced` closes the file
+        text.detach()  # flush `text`, but leave `file` open, because `replaced` closes it
         return count
 
 

@@ -199,7 +199,7 @@ class Processes:
 
 
 def _of_fluid(index: int, count: int) -> dict[str, str]:
-    """Return the environment variables from which PaddlePaddle Fluid programs read their index and all addresses.
+    """Return the variables from which PaddlePaddle Fluid programs read their index and all processes' addresses.
 
     No process listens at these addresses: the programs only count them, and search for their own address.
     """

@@ -48,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def made(where: str) -> tuple[Trainer, Any, Any]:
-    """Call the user's function, and return its Trainer, training reader and test reader (or None).
+    """Call the user's function, and return its results: a Trainer, a training reader, a test reader or None.
 
     Args:
       where: import string of the function, `FILE.py:FUNCTION`.

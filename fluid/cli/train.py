@@ -104,7 +104,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
-    """Return all settings by name. The command line overrides `--set`, then the TOML file, then the defaults.
+    """Return all settings by name: from the command line, else `--set`, else the TOML file, else the defaults.
 
     Raises:
       ArgumentError: a key is unknown, a value has another type, or the file cannot be read.
@@ -148,7 +148,7 @@ def _toml(path: str) -> dict[str, Any]:
 
 
 def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten nested tables to one dict, whose keys have dots: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
+    """Flatten nested TOML tables to one dict, whose keys have dots: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         inner = {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value}

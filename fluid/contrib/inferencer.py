@@ -1,4 +1,4 @@
-"""The import path `from fluid.contrib.inferencer import Inferencer` of programs for PaddlePaddle Fluid 1.x."""
+"""The module for the import `from fluid.contrib.inferencer import Inferencer`, as in PaddlePaddle Fluid 1.x."""
 
 from fluid.inferencer import Inferencer
 

@@ -1,4 +1,4 @@
-"""The import path `from fluid.contrib.trainer import Trainer` of programs for PaddlePaddle Fluid 1.x."""
+"""The module for the import `from fluid.contrib.trainer import Trainer`, as in PaddlePaddle Fluid 1.x."""
 
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, CheckpointConfig, EndEpochEvent, EndStepEvent, Trainer
 

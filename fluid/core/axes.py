@@ -81,10 +81,10 @@ def manual_axes(axes: Collection[str]) -> Iterator[None]:
 
 
 def divided(array: Any, axes: Axes) -> Any:
-    """Constrain the sharding of an array to `axes`, on the mesh of the step that JAX traces now.
+    """Constrain the sharding of an array to `axes`, a tuple of mesh axes for each dimension, in a traced step.
 
-    On one device, the function returns the array unchanged. Axes of an enclosing `jax.shard_map` are left out, because
-    they already divide the array.
+    On one device, the function returns the array unchanged. The function ignores axes of an enclosing
+    `jax.shard_map`, because they already divide the array.
     """
     if not axes_here():
         return array

@@ -59,13 +59,13 @@ def stacked_zeros(
 
 
 def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, ParameterSpec]) -> tuple[str, str] | None:
-    """Return the names of the first two successive zero weights, in the order of the equations, or None.
+    """Return the names of the first two successive zero weights, in the order of the equations; None if there are none.
 
     Args:
       jaxpr: the equations.
       kinds: for each variable its kind and the name of a weight. "weight" is a zero weight, perhaps reshaped or
         transposed. "dead" is a variable that depends on the data only through the named zero weight. "alive" is any
-        other variable. The function adds an entry for each result.
+        other variable. The function adds the kinds of the results of the equations.
       specs: the ParameterSpecs, by name.
     """
     for equation in jaxpr.eqns:
@@ -297,7 +297,7 @@ def discover(
 
 
 def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
-    """Return the outputs in the result of a program function, and their names, or None if the result is no dict.
+    """Return the list of outputs of a program function, and their dict keys; None as keys if the result is no dict.
 
     Raises:
       ProgramError: there is no output, or an output is neither an array nor a number.
@@ -358,7 +358,7 @@ def _kept(frame: Frame) -> list[Any]:
 def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> int:
     """Return the index of the output that is the loss.
 
-    The loss is the output that the first `minimize` call minimises, else the output named "loss", else the first one.
+    The loss is the output that the first `minimize` call minimises, else the output named "loss", else output 0.
     """
     minimized = [m.value for m in frame.made.minimizations[:1]]
     found = [i for i, output in enumerate(outputs) if any(output is value for value in minimized)]

@@ -85,7 +85,7 @@ def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
 def independent(jaxpr: Any) -> Any:
     """Return a copy of a jaxpr without equations that depend on its inputs but do not affect its results.
 
-    Equations with effects, such as the equations of `layers.Print`, are left out too.
+    Equations with side effects, such as printing by `layers.Print`, are removed too.
 
     Example:
       >>> def function(x):
@@ -111,8 +111,8 @@ def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str]
     Args:
       jaxpr: the equations.
       moving: the source names by variable; at first only the sources themselves.
-      flat: names of primitives whose results do not depend on their inputs.
-      kinds: NumPy dtype kinds, such as "bui"; results with these kinds do not depend on the inputs.
+      flat: names of primitives whose results count as independent of their inputs.
+      kinds: NumPy dtype kinds, such as "bui"; results with these kinds count as independent too.
     """
     for equation in jaxpr.eqns:
         inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
@@ -133,7 +133,7 @@ def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[st
     """Return the user's source lines where arithmetic broadcast `[batch, 1]` and `[batch]` to `[batch, batch]`.
 
     JAX broadcasts without a warning, and the result is mostly a mistake. Explicit code such as
-    `x[:, None] - y[None, :]` is intended, and is left out.
+    `x[:, None] - y[None, :]` is intended, and is not reported.
 
     Args:
       jaxpr: the equations.
@@ -174,8 +174,8 @@ def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> lis
 def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
     """Return the user's source lines that draw random numbers for the batch from a key that is equal in every step.
 
-    Constant keys from the argument `seed=` of layers, and random arrays of a fixed size, are left out: both may be
-    intended.
+    Constant keys from the argument `seed=` of layers, and random arrays of a fixed size, cause no report,
+    because both may be intended.
 
     Args:
       jaxpr: the equations.
@@ -491,7 +491,7 @@ class _Makers:
 
     Args:
       jaxpr: the equations.
-      outer: the _Makers of the jaxpr that calls this function; None for the outermost jaxpr.
+      outer: the _Makers of the calling jaxpr if `jaxpr` is a called function; None for the outermost jaxpr.
       arguments: a dict from each argument variable of a called function to the variable that the call passes.
     """
 

@@ -224,7 +224,7 @@ def _needs_numbers(place: str, what: str, instead: str) -> errors.ProgramError:
 
 
 def _place(error: Exception) -> str | None:
-    """Return the user's innermost line in the traceback of an exception, as location and source text, or None."""
+    """Return location and text of the user's innermost source line in an exception's traceback; None if it has none."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
     if not frames:
         return None

@@ -66,7 +66,7 @@ class FeedSpec:
         numbers to `low <= v <= high`; `v == also` is valid too.
       site: the user's source line that declared the feed.
       allow_nan: True if the program expects NaN in the data.
-      labels: the meaning of the data for a loss: "shares" (class probabilities in each row), "signs" (-1 or 1), or "".
+      labels: "shares" if a loss reads the data as class probabilities in each row, "signs" for -1 or 1, else "".
     """
 
     name: str
@@ -224,13 +224,13 @@ class Declared:
       kinds: the kind of layer that computes each named value, such as "fc", by the name of the value.
       bodies: records of the first run of each loop or branch; see `core.loop_body`.
       optimizers: the optimizer of each `minimize` call in the first traced run; empty during this first run.
-      used_whole: names of parameters that other code than row look-ups (embeddings) reads.
+      used_whole: names of parameters that are read as a whole, and not only by row look-ups (embeddings).
       shared: the shared functions by name.
       openings: the `with` blocks of each name scope, in order, by the full prefix of the scope.
       only_frozen: the parameters that would be trainable outside `with fluid.frozen():`.
       devices: the devices of `with fluid.device_guard(...)`.
       uses_randomness: True if a layer draws random numbers.
-      table: the `fluid.reader.Table` that encodes raw rows as feeds of the program; None without one.
+      table: the `fluid.reader.Table` that encodes raw rows as feeds of the program; None if there is no such table.
     """
 
     feeds: dict[str, FeedSpec] = field(default_factory=dict)
@@ -261,7 +261,7 @@ class Made:
       doubts: warnings of layers about computations that are legal but most likely mistakes.
       training_doubts: warnings that apply only to programs that minimise a loss.
       gradient_clip: the clip from `clip.set_gradient_clip`, for later `minimize` calls.
-      late_clip: the user's source line if it set a clip after every `minimize` call, which has no effect; else "".
+      late_clip: the user's source line that set a clip after the last `minimize` call, without effect; "" if none did.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -400,11 +400,11 @@ class Frame:
         self.annotations.setdefault(id(value), {"value": value}).update(facts)
 
     def fact(self, value: Any, name: str) -> Any:
-        """Return the fact `name` that `note` attached to `value`, or None."""
+        """Return the fact `name` that `note` attached to `value`; None if there is no such fact."""
         return self.annotations.get(id(value), {}).get(name)
 
     def hand_on(self, value: Any, result: Any, *names: str) -> None:
-        """Copy the facts `names` about `value` (see `note`) to `result`, computed from `value`; skip missing facts."""
+        """Copy the facts `names` (see `note`) from a value to a result computed from it; skip missing facts."""
         known = self.annotations.get(id(value), {})
         self.note(result, **{name: known[name] for name in names if name in known})
 
@@ -544,4 +544,4 @@ def warn_once(about: Any, subject: str, message: Callable[[], str]) -> None:
     if (id(about), subject) in _warned:
         return
     warn(message())
-    _warned[id(about), subject] = about  # set after `warn`: if warnings raise errors, the next call must raise again
+    _warned[id(about), subject] = about  # only after `warn`: if warnings are errors, the next call must raise again

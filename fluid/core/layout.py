@@ -22,7 +22,7 @@ class TableRows(Protocol):
         """Return the rows with the indices `ids` `[n]` of an embedding table `array` `[count, ...]`."""
 
     def beside(self, values: Any) -> Any:
-        """Return `values` `[n, ...]`, one for each row, in the shape and sharding in which `read` returns the rows."""
+        """Convert `values` `[n, ...]`, one for each read row, to the shape and sharding of the result of `read`."""
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
         """Return the table `array` with the rows `ids` replaced by `rows`, which have the shape that `read` returns."""
@@ -106,7 +106,7 @@ class Layout(Protocol):
         """
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
-        """Return the sharding that `take` gives to the input array `name` of shape `shape`; None for host memory."""
+        """Return the sharding of the input array `name` of shape `shape` after `take`; None for host memory."""
 
     def rows_here(self, count: int) -> Collection[int]:
         """Return the indices of the rows of a minibatch that devices of this process hold.

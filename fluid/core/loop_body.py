@@ -51,7 +51,7 @@ def inner_frame(frame: Frame) -> Frame:
 
 
 def leave(frame: Frame, child: Frame, caller: str) -> None:
-    """Copy feeds, warnings, name counters and the use of random numbers from the Frame of a loop to the outer Frame.
+    """Copy feeds, warnings, name counters and the flag for random numbers from a loop's Frame to the outer Frame.
 
     Args:
       frame: the outer frame.
@@ -81,8 +81,8 @@ class Body:
     """A function that calls layers, converted to a pure function of its arguments and of the states that it changes.
 
     In the first traced run of a program, the constructor runs the function once, which creates its parameters outside
-    the loop. If a feed overrides a named value inside, it replaces the value in every iteration. Embedding tables that
-    the function reads get dense updates.
+    the loop. If a feed overrides a named value inside the loop, the feed replaces this value in every iteration.
+    Embedding tables that the function reads get dense updates.
 
     Args:
       function: takes and returns pytrees of arrays.
@@ -179,7 +179,7 @@ class Body:
         return BodyFindings(tuple(sorted(child.made.states)), child.naming.counters, {})
 
     def _abstractly(self, examples: Sequence[Any]) -> BodyFindings:
-        """Trace the function once without computing, and return the names and specs that the trace recorded."""
+        """Trace the function once without computing, and return the recorded names and ParameterSpecs."""
         children: list[Frame] = []
 
         def trace(args: Sequence[Any]) -> None:
@@ -316,7 +316,7 @@ class StackedBody(Body):
         return {name: now[name] for name in self.written if name not in self._own}
 
     def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
-        """Run the function once with `states` by name, which include the slices of the stacked `arrays` for the run.
+        """Run the function once. The dict `states` must include, by name, the run's slice of each stacked array.
 
         Returns:
           The result of the function, and the changed states by name.
@@ -348,7 +348,7 @@ class StackedBody(Body):
 
     def _first_child(self) -> Frame:
         child = super()._first_child()
-        # If the dummy batch size is not None, here -1, the trace creates dummy slices of the parameters.
+        # A trace creates dummy slices of the parameters only if the dummy batch size is not None, so set it to -1.
         child.placeholder_batch = child.placeholder_batch or -1
         return child
 
@@ -417,8 +417,8 @@ class Stages:
         places: list[int | None] = list(range(len(values)))
         while self._open:
             closed = self._open.pop().finish(values)
-            # A result that a stage (nested function) did not compute is a constant of the stage: search it in the next
-            # outer one.
+            # A result that a stage (nested function) did not compute is a constant of the stage: search for the result
+            # in the next outer stage.
             constants = {id(v): i for i, v in enumerate(closed.jaxpr.constvars)}
             places = [None if p is None else constants.get(id(closed.jaxpr.outvars[p])) for p in places]
             values = list(closed.consts)

@@ -117,7 +117,7 @@ class Program(KnownAttributes):
       states: ParameterSpecs by name, for arrays such as moving averages.
       outputs: shape and dtype of each output; None stands for the batch size.
       output_names: the keys of the outputs if the function returned a dict, else None.
-      loss_output: the index of the output that is minimised; else of the output named "loss"; else 0.
+      loss_output: the index of the output that is minimised; else the index of the output named "loss"; else 0.
       values: shape and dtype of every named value, in order of creation.
       sites: the user's source line that computes each named value.
       kinds: the kind of layer that computes each named value, such as "fc".
@@ -131,13 +131,13 @@ class Program(KnownAttributes):
       shared: the shared functions that the program calls, by name.
       devices: the devices of `with fluid.device_guard(...)`.
       random: True if a layer draws random numbers, in training or in test mode.
-      dense_uses: names of the parameters that other code than row look-ups reads.
+      dense_uses: names of the parameters that are read as a whole, and not only by row look-ups.
       minimizes: one Minimize for each `optimizer.minimize` call.
       unused: names of trained parameters that affect no output, no loss and no value named by the user.
       exported: True if the program was read from a file of an exported model, and so has only the exported parts.
       batch_sizes: the batch sizes that the program accepts; None for any.
       buckets: the sizes to which sequences must be padded, by feed; None for any.
-      table: the `fluid.reader.Table` that encodes raw rows as feeds; None without one.
+      table: the `fluid.reader.Table` that encodes raw rows as feeds; None if the program has no table.
 
     Raises:
       ProgramError: the function returns nothing, or a value that is not an array.
@@ -298,7 +298,7 @@ class Program(KnownAttributes):
             return find_reductions(
                 run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
             )
-        except Exception:  # guess the rules: the error appears again, and is reported, when the user runs the program
+        except Exception:  # guess the rules here: a run by the user raises the error again, and then reports it
             return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
 
     @functools.cached_property

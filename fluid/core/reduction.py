@@ -93,7 +93,7 @@ class Contribution(NamedTuple):
 
 
 def said_of(frame: Frame, value: Any) -> Reduction | None:
-    """Return the rule, recorded by layers, that combines a value over several minibatches; None without a record."""
+    """Return the recorded rule that combines a value over several minibatches; None if layers recorded none."""
     reduced = frame.fact(value, "reduced")
     if reduced is None:
         return None if frame.fact(value, "weight") is None else Reduction("mean")
@@ -261,9 +261,9 @@ class _Reading:
         return _Kind("share" if np.isclose(here * first, there * second) else "unknown")
 
     def _by_examples(self, noted: Noted, twin: Noted) -> Noted:
-        """Return the recorded rule `noted`; its weight is dropped if the weight equals the number of examples.
+        """Return the recorded rule `noted`, with None in place of a weight that equals the number of examples.
 
-        `twin` is the rule that the second trace, with another batch size, recorded for this value.
+        `twin` is the corresponding rule of the second trace, which has another batch size.
         """
         if noted.weight is None or not is_literal(noted.weight) or not is_literal(twin.weight):
             return noted
@@ -288,7 +288,7 @@ class _Reading:
                 self._kinds[variable] = self._said(equation, variable, kind)
 
     def _said(self, equation: Any, variable: Any, kind: _Kind) -> _Kind:
-        """Return the kind of a variable that a layer has recorded.
+        """Return the kind, such as "mean", that a layer has recorded for a variable.
 
         Without a record, or if the record states a mean and the variable is constant, return `kind`, the kind that the
         equation implies.
@@ -301,7 +301,7 @@ class _Reading:
         return _Kind(noted.kind) if noted.kind in _OVER_EXAMPLES else _Kind("unknown", None, equation)
 
     def _result(self, equation: Any, twin: Any, inputs: Sequence[_Kind], place: int) -> _Kind:
-        """Return the kind of the result with index `place` of an equation.
+        """Return the kind, such as "mean" or "rows", of one result of an equation.
 
         Args:
           equation: an equation of the first trace.
@@ -332,7 +332,7 @@ class _Reading:
         return self._computed_alike(first.noted.weight, second.noted.weight)
 
     def _computed_alike(self, first: Any, second: Any) -> bool:
-        """Return whether two variables have equal values, because equal operations compute them from equal inputs."""
+        """Return whether equal operations compute two variables from equal inputs, so that their values are equal."""
         if first is second:
             return True
         if is_literal(first) or is_literal(second):
@@ -412,7 +412,7 @@ def _scaled(equation: Any, kind: _Kind) -> _Kind:
 
 
 def _kept(*names: str) -> Callable[..., _Kind]:
-    """Return a function that returns the kind of an equation's first input if it is in `names`, else "unknown"."""
+    """Return a rule for equations whose result has the kind of their first input if `names` has this kind."""
     return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
 
 
@@ -560,7 +560,7 @@ class _Asked(NamedTuple):
 
     Attributes:
       reduced: the record of a layer if the output is a function of several values, such as a ratio of sums; else None.
-      known: the rules that layers recorded for these values, or for the output itself; None for a value without a rule.
+      known: the rules that layers recorded for these values, or for the output itself; None for each missing rule.
     """
 
     reduced: Reduced | None

@@ -41,7 +41,8 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
     """Return the second operand of an operator, reshaped to broadcast with `batch.data`; None for an invalid type."""
     if isinstance(other, SequenceBatch):
         _check_lengths(batch, other, function)
-        # If the steps of `other` have fewer dimensions, insert dimensions of size 1 after batch and time.
+        # If the steps of `other` have fewer dimensions than the steps of `batch`, insert dimensions of size 1 after
+        # the dimensions batch and time.
         spread = [1] * (batch.data.ndim - other.data.ndim)
         return _steps(other, function).reshape(*other.shape[:2], *spread, *other.shape[2:])
     if isinstance(other, int | float | np.generic):

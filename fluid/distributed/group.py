@@ -157,7 +157,7 @@ class Group:
         return Group(self.index, self.size, self._client, self.timeout, channel)
 
     def told(self, key: str) -> str | None:
-        """Return the text that a process has published under a key by `announce`; None if there is none yet."""
+        """Return the text that a process has published under a key by `announce`; None if no process has done so."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             return str(self._client.key_value_try_get(f"fluid/{key}"))
         return None

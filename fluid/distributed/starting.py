@@ -186,7 +186,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
 
 
 def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
-    """Read the index and the settings of a process from a connection; None if the message is something else."""
+    """Read the index and the settings of a process from a connection; None if no valid message arrives."""
     connection.settimeout(5)
     try:
         process, theirs = json.loads(_line(connection))
@@ -279,7 +279,7 @@ def _configure(place: Membership) -> None:
             "jax.distributed.initialize() was called before; call fluid.distributed.initialize() instead of it"
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # JAX's preemption service would intercept SIGTERM, which the Trainer handles: it ends between two steps.
+    # JAX's preemption service would intercept SIGTERM. The Trainer handles SIGTERM itself, and ends between two steps.
     jax.config.update("jax_enable_preemption_service", False)
     if place.devices is not None:
         jax.config.update("jax_num_cpu_devices", len(place.devices))

@@ -130,7 +130,7 @@ class InferenceFunction:
         return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)[0]
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Return the names of the example arguments on whose values the results depend, by group such as "feeds"."""
+        """Return, for each group of example arguments, such as "feeds", the names on whose values results depend."""
         _, used = self._live(stand_ins)
         leaves = jax.tree_util.tree_leaves_with_path(stand_ins)
         found = {(path[0].key, path[1].key) for (path, _), is_used in zip(leaves, used, strict=True) if is_used}
@@ -156,7 +156,7 @@ class InferenceFunction:
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
-        """Return the traced equations for longer sequences of the feed `name`; None if a layer refuses these."""
+        """Return the traced equations for longer sequences of the feed `name`; None if a layer refuses them."""
         try:
             return self._equations(self._stand_ins(_BATCHES[0], longer=name))
         except errors.FluidError:
@@ -187,7 +187,7 @@ class InferenceFunction:
         results = jax.eval_shape(self._results, stand_ins)
         try:
             others = jax.eval_shape(self._results, self._stand_ins(_BATCHES[1]))
-        except Exception:  # some programs allow only one batch size
+        except Exception:  # a program may allow only one batch size
             others = results
         names = self._program.output_names if self._names is None else self._names
         values = self._values(stand_ins, names)
@@ -197,7 +197,7 @@ class InferenceFunction:
         )
 
     def _values(self, stand_ins: Mapping[str, Any], names: Sequence[str] | None) -> list[str | None]:
-        """Return, for each result, the name of its value in the program, such as "fc_0.tmp_2"; else None."""
+        """Return the value name of each result, such as "fc_0.tmp_2"; None for a result that is no named value."""
         program = self._program
         if names is not None:
             found = [program.aliases.get(name, name) for name in names]

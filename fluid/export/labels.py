@@ -46,7 +46,8 @@ class _Output(NamedTuple):
 
     Attributes:
       name: the name of the output; empty if the output has no name.
-      needs: the names of the feeds on which the output depends; `_dependencies` adds marks for parameters and losses.
+      needs: the names of the feeds on which the output depends, and the marks of `_dependencies` if it depends on a
+        parameter or a loss.
       has_rows: True if the output has one row for each example.
     """
 
@@ -105,7 +106,8 @@ def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
     Args:
       program: the program.
       name: the name of the value.
-      found: the names of the feeds on which the value depends; `_dependencies` adds marks for parameters and losses.
+      found: the names of the feeds on which the value depends, and the marks of `_dependencies` if it depends on a
+        parameter or a loss.
     """
     array = program.values[name]
     is_float = jnp.issubdtype(jnp.dtype(array.dtype), jnp.floating)

@@ -146,7 +146,8 @@ class ExportedProgram(Program):
         """Return the sizes of the feeds in their open dimensions, such as {"batch": 8, "steps0": 16}.
 
         Raises:
-          FeedError: two feeds have different sizes of one name, or sequences are padded to too few steps.
+          FeedError: two feeds differ in a size that they share, such as "batch", or sequences are padded to too few
+            steps.
         """
         found: dict[str, tuple[int, str]] = {}
         for feed in self._entry.feeds:
@@ -248,7 +249,7 @@ class Artifact:
 
     @property
     def table(self) -> dict[str, Any] | None:
-        """JSON data of the `fluid.reader.Table` that converts raw rows to feeds of the model; None without a Table."""
+        """JSON data of the `fluid.reader.Table` that converts raw rows to feeds; None if the model has no Table."""
         return next((entry.table.to_json() for entry in self.entries.values() if entry.table is not None), None)
 
     def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
@@ -338,7 +339,7 @@ class Artifact:
             exported = jax.export.deserialize(bytearray(self._files[file]))
             if exported.calling_convention_version > jax.export.maximum_supported_calling_convention_version:
                 raise ValueError(f"its calling convention is {exported.calling_convention_version}")
-            exported.mlir_module()  # raises an error now, not in the first run, if JAX is too old
+            exported.mlir_module()  # if JAX is too old, this raises the error now, not in the first run
         except ImportError as error:
             raise errors.ArtifactError(
                 "reading an exported model needs the flatbuffers library, which JAX does not install: "
@@ -368,7 +369,7 @@ def load(path: Any) -> Artifact:
 
 
 def platform_of(device: jax.Device) -> str:
-    """Return the platform of a device by its name in exports: "cpu", "cuda", "rocm" or "tpu"."""
+    """Return the name of a device's platform, as exported models spell it: "cpu", "cuda", "rocm" or "tpu"."""
     if device.platform != "gpu":
         return device.platform
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

@@ -97,7 +97,7 @@ def chosen_arrays(
 def _rounded(
     functions: Mapping[str, InferenceFunction], arrays: Mapping[str, np.ndarray], precision: str
 ) -> dict[str, np.ndarray]:
-    """Round float32 parameters to the dtype `precision`: a program that computes in it rounds them anyway.
+    """Round float32 parameters to `precision`: a program that computes in this dtype rounds them anyway.
 
     States stay float32, because layers read them without rounding. Parameters among the results stay float32 too.
     """
@@ -239,7 +239,7 @@ class TrainingFunction:
       outputs: descriptions of the results of a step.
       states: names of the arrays that are not parameters.
       random: False, because the key is computed from the arrays `@root` and `@step`.
-      table: the Table of the program, or None.
+      table: the `fluid.reader.Table` of the program; None if the program has no Table.
 
     Raises:
       ArgumentError: the program minimises no loss, or the session has several devices or several models.

@@ -93,12 +93,12 @@ class FeedSignature(FeedSpec):
         }
 
     def abstract(self, sizes: Mapping[str, Any]) -> Any:
-        """Return shape and dtype of an exported function's argument for this feed.
+        """Return shape and dtype of the array that an exported function takes for this feed.
 
         For sequences, return a tuple: shape and dtype of the padded data, then of the lengths.
 
         Args:
-          sizes: a number or a JAX symbolic size for each string in `dims`.
+          sizes: a number or a JAX symbolic size for each named size in the attribute `dims`, by name.
         """
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
         data = jax.ShapeDtypeStruct(shape, self.held)
@@ -115,8 +115,8 @@ class Output:
     """A result of an entry point, which is one program of an exported model.
 
     Attributes:
-      name: the key of the result in the program's dict of outputs, or the fetched name; else None.
-      value: the name of this value inside the program, such as "fc_0.tmp_2", or None.
+      name: the key of the result in the program's dict of outputs, or the fetched name; None for an unnamed output.
+      value: the name of this value inside the program, such as "fc_0.tmp_2"; None if the value has no name.
       shape: the shape of the array; None stands for the batch size, and for numbers of sequence steps.
       dtype: the dtype of the array.
       lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
@@ -130,7 +130,7 @@ class Output:
 
     @property
     def array(self) -> Array:
-        """Shape and dtype of this output, as the Array with which a Program describes its outputs."""
+        """Shape and dtype of this output, as an Array, the type of the entries of `Program.outputs`."""
         return Array(self.shape, self.dtype)
 
 
@@ -172,8 +172,8 @@ class Entry:
       functions: the exported functions, in the order of preference; the first function whose fixed sizes fit runs.
       random: True if the results depend on a random key.
       least: the minimum number of time steps to which a sequence may be padded.
-      note: the reason why there is more than one function, or None.
-      table: the Table that encodes raw rows as feeds, or None.
+      note: the reason why there is more than one function; None if there is one function.
+      table: the `fluid.reader.Table` that encodes raw rows as feeds; None if the program has no Table.
     """
 
     feeds: tuple[FeedSignature, ...]

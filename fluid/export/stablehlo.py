@@ -38,7 +38,7 @@ class ExportedFunction(Protocol):
       states: names of the arrays that are not parameters.
       outputs: descriptions of the results.
       random: True if the results depend on a random key.
-      table: the Table that encodes raw rows as feeds, or None.
+      table: the `fluid.reader.Table` that encodes raw rows as feeds; None if the program has no Table.
     """
 
     feeds: dict[str, FeedSpec]
@@ -60,7 +60,7 @@ class Exported:
       feeds: the feeds, with names of their open sizes.
       functions: for each function its description, and its bytes as serialized by jax.export.
       least: the minimum number of steps to which a sequence may be padded.
-      note: the reason why there is more than one function, or None.
+      note: the reason why there is more than one function; None if there is one function.
     """
 
     feeds: tuple[FeedSignature, ...]
@@ -71,7 +71,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class Form:
-    """A choice of open and fixed sizes with which a program may be exported.
+    """A choice, for the export of a program, of open sizes, which accept any number, and fixed sizes.
 
     Attributes:
       dims: the dimensions of each feed, by name; a string names a size that a function fixes or leaves open.
@@ -256,13 +256,13 @@ def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:
-    # Learning rates are weakly typed, see the class `Rates` in `runtime/parameter_updates.py`.
+    # Keep JAX's weak type: learning rates have it, so that half-precision parameters keep their dtype.
     weak = bool(getattr(array, "weak_type", False))
     return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
 
 
 def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> tuple[Any, bytes]:
-    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # the name `call` becomes part of the exported function
+    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # this name becomes part of the exported function
         return function(arrays, feeds, key)
 
     with traced_for(platforms):

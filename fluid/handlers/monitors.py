@@ -31,7 +31,7 @@ class EarlyStopping(Monitor):
     In a `fluid.Population`, which trains many members at once, the handler stops each member independently.
 
     Attributes:
-      best: the best value so far, or None; float64 `[members]` for a population.
+      best: the best value so far; None before the first measurement. For a Population, float64 `[members]`.
 
     Raises:
       ArgumentError: an argument is invalid, or no direction can be derived from the name.
@@ -85,7 +85,7 @@ class EarlyStopping(Monitor):
     def _judge(self, value: Any) -> None:
         better = self._better(value)
         if np.ndim(better):
-            better = better & (self._worse < self._patience)  # a stopped member of a Population keeps its best
+            better = better & (self._worse < self._patience)  # a stopped training of a Population keeps its best
             self.best = np.where(better, value, np.nan if self.best is None else self.best)
         elif better:
             self.best = value
@@ -227,7 +227,7 @@ class ReduceLROnPlateau(Monitor):
       program: the name of the program whose rates are lowered; all programs by default.
 
     Attributes:
-      best: the best value so far, or None.
+      best: the best value so far; None before the first measurement.
 
     Raises:
       ArgumentError: an argument is invalid.
@@ -267,7 +267,7 @@ class ReduceLROnPlateau(Monitor):
         self._cooldown = whole_number("ReduceLROnPlateau", "cooldown", cooldown, least=0)
         self._min_lr = min_lr
         self._program = program
-        self._worse = 0  # consecutive measurements without improvement
+        self._worse = 0  # the number of consecutive measurements without improvement
         self._resting = 0  # the number of measurements until the cooldown ends
 
     def begin_train(self, event: BeginTrainEvent) -> None:

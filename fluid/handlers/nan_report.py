@@ -52,7 +52,7 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
 
 
 class _FunctionEquations:
-    """The compiled equations of one function: the program, a loop body, or a branch.
+    """The compiled JAX equations of one function: the program, a loop body, or a branch.
 
     Args:
       jaxpr: the jaxpr of the function.
@@ -77,7 +77,7 @@ class _FunctionEquations:
         self._compiled = jax.jit(functools.partial(jax.core.eval_jaxpr, longer, consts))
 
     def run(self, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
-        """Run the equations on `arguments`.
+        """Run the compiled JAX equations on `arguments`.
 
         Returns:
           The outputs, and a function that returns the value of any variable that an equation in `events` reads.
@@ -99,13 +99,13 @@ class _Looking:
         self._levels: dict[int, tuple[Any, _FunctionEquations]] = {}
 
     def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _FunctionEquations:
-        """Return the compiled equations of a function; they are cached, so that a loop body is compiled only once."""
+        """Return the compiled JAX equations of a function from a cache, so that a loop body is compiled only once."""
         if id(jaxpr) not in self._levels:
             self._levels[id(jaxpr)] = (jaxpr, _FunctionEquations(jaxpr, consts, targets))
         return self._levels[id(jaxpr)][1]
 
     def search(self, level: _FunctionEquations, read: Callable[[Any], Any]) -> Inside | None:
-        """Return the first non-finite named value in a function and its loops and branches, or None.
+        """Return the first non-finite named value in a function and its loops and branches; None if there is none.
 
         Args:
           level: the compiled equations of the function.
@@ -142,7 +142,7 @@ class _Looking:
     def _loop(
         self, body: Any, consts: list[Any], carry: list[Any], steps: Iterator[tuple[int, list[Any]]], carried: int
     ) -> Inside | None:
-        """Run a loop up to the first iteration with a non-finite named value; return this value, or None.
+        """Run a loop up to the first iteration with a non-finite named value; return this value, None if there is none.
 
         Args:
           body: the jaxpr of one iteration, with arguments `[*consts, *carry, *slices]`.
@@ -215,7 +215,7 @@ def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[An
 
 
 def _opened(function: Any) -> tuple[Any, Sequence[Any]]:
-    """Return the jaxpr and the constants of a function in an equation; only a closed jaxpr has constants."""
+    """Return the jaxpr and the constants of a function that an equation calls; only a closed jaxpr has constants."""
     return getattr(function, "jaxpr", function), getattr(function, "consts", ())
 
 
@@ -334,7 +334,7 @@ def investigate(
 
 
 class _Replay:
-    """A training step that the methods repeat with different fetches, without side effects."""
+    """A repetition of a training step with chosen fetches, without side effects."""
 
     def __init__(self, session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any]):
         self.session = session
@@ -387,7 +387,7 @@ class _Replay:
         return self._rows_by_trial(fetch)
 
     def inside(self, name: str, value: Any) -> Inside | None:
-        """Return the first non-finite value inside a loop or branch that affects the value `name`, or None."""
+        """Return the first non-finite value in loops and branches that `name` depends on; None if all are finite."""
         program = self.program
         scope = self.session.scope
         every = {**scope.arrays, **self.before.arrays}

@@ -88,8 +88,8 @@ class Recorder(Averaging):
 class LivePlot(Recorder):
     """A handler that plots the scalars of the program, and values that other handlers report, over the training steps.
 
-    Values whose names have one ending, such as `loss` and `test_loss`, are plotted in one diagram. Each call of `train`
-    starts a new figure.
+    Values whose names have the same ending, such as `loss` and `test_loss`, are plotted in one diagram. Each call of
+    `train` starts a new figure.
 
     Args:
       path: the PNG file to write. None shows the figure in a notebook; outside a notebook, it writes `training.png`.

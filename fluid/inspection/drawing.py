@@ -1,4 +1,4 @@
-"""Drawings: the graph of a program, and the positions of its boxes, frames and edges, as SVG and DOT.
+"""Drawings: the graph of a program as SVG and DOT, and the positions of its boxes, frames and edges in SVG.
 
 The graph has a box for each layer, and one for a block that repeats. A layer stands in a row below all layers that it
 reads. Its column is the column of the leftmost layer that it reads, or the next free column. A frame has rows of its
@@ -26,7 +26,7 @@ class Flow:
     """A map of the data flow of a program: finds the layers that compute the values that another layer reads.
 
     Args:
-      found: the parts of the program, such as layers, and their equations.
+      found: the parts of the program, such as layers, and their JAX equations.
     """
 
     def __init__(self, found: Partition):
@@ -53,7 +53,7 @@ class Flow:
         end = len(self._order) if reader is None else self._order[reader]
         waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
         seen = set()
-        reached: dict[tuple[Part, Part | None], None] = {}  # found parts, each with the loop that contains it
+        reached: dict[tuple[Part, Part | None], None] = {}  # each part found, with the loop that contains it
         for variable, loop in waiting:  # this `for` appends to `waiting` while it runs
             if variable is None or is_literal(variable):  # None: a parameter that no layer reads
                 continue
@@ -92,8 +92,8 @@ class Box:
       inside: the boxes in a frame, in the order of the program; empty for a layer.
       inputs: the layers whose results a layer reads; they come earlier in the program.
       live: whether an output of the program depends on the layer.
-      structure: kind, shape and sizes of a layer: equal for layers that may be drawn as one. None for a layer that is
-        never drawn as one with others.
+      structure: kind, shape and sizes of a layer: equal for layers that repeated blocks may draw as one. None for a
+        layer that is never merged with another layer.
     """
 
     kind: str
@@ -157,7 +157,7 @@ def _outputs(inspected: Inspected, flow: Flow) -> dict[Box, list[Part]]:
 
 
 def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], scopes: tuple[str, ...]) -> list[Box]:
-    """Return a box for each part (such as a layer), with frames around loops and around parts in one name scope.
+    """Return a box for each part (such as a layer), with a frame around each loop and each name scope.
 
     Args:
       parts: the parts of the program, or of the body of one loop.
@@ -202,7 +202,7 @@ _WORTHWHILE = 4
 
 
 def collapse(root: Box) -> None:
-    """Replace neighbouring blocks of equal structure by one block, in a frame that shows the number of blocks.
+    """Replace consecutive blocks (lists of boxes) of equal structure by one block, in a frame with their number.
 
     The blocks may be in any frame inside `root`. Each block must read a result of the block before it.
     """
@@ -249,7 +249,7 @@ def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
 
 
 def _handed(blocks: Sequence[list[Box]]) -> list[int]:
-    """Return the number of values that each block passes to the next block; stop at a block of another structure."""
+    """Return how many layers of each block (list of boxes) the next block reads, up to the first different block."""
     pattern, before = _pattern(blocks[0])
     handed: list[int] = []
     following: dict[Box, Box] = {}
@@ -285,7 +285,7 @@ def _structure(box: Box) -> object:
 
 
 def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
-    """Let the first of several equal blocks represent all blocks; remove the edges from one block to another."""
+    """Let the first of several equal blocks (lists of layers) represent all; remove the edges between the blocks."""
     turns = {box: turn for turn, block in enumerate(blocks) for box in block}
     shown = {box: same[0] for same in zip(*blocks, strict=True) for box in same}
     for same in zip(*blocks, strict=True):
@@ -358,7 +358,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         bands.append((top, y))
         y += _BELOW + sum(MARGIN for frame in frames if spans[frame].stop == row + 1)
     places: dict[Box, Rectangle] = {}
-    rights = [0.0] * len(bands)  # the right end of the boxes in each row
+    rights = [0.0] * len(bands)  # x of the right end of the boxes in each row
     for layer, row in rows.items():
         x, top = centers[layer] - size(layer)[0] / 2, bands[row][0]
         places[layer] = Rectangle(x, top, x + size(layer)[0], top + size(layer)[1])

@@ -59,7 +59,10 @@ def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
 
 
 def _free(program: Program) -> dict[str, str]:
-    """Return, for each field of `Sizes` on which the feeds of a program depend, its name in shapes, such as "time"."""
+    """Return the names that shapes show for the sizes of the data, such as "time", by field name of `Sizes`.
+
+    Sizes on which no feed of the program depends are left out.
+    """
     level = max(spec.lod_level for spec in program.feeds.values())
     steps: tuple[dict[str, str], ...] = ({}, {"inner": "time"}, {"outer": "outer", "inner": "inner"})
     return {"batch": "batch", **steps[level]}

@@ -21,12 +21,12 @@ from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, liv
 from fluid.core.explain import explained_prints
 from fluid.core.frame import is_library
 
-# The text of equations is the key of a cache. Memory addresses are removed from it: they do not change the cost.
+# The text of equations is the key of a cache. Memory addresses are removed from the text: they do not change costs.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
 class Cost(NamedTuple):
-    """The cost of running equations once.
+    """The cost of running some JAX equations once.
 
     Attributes:
       flops: the number of floating-point and integer operations; a multiplication and an addition are two. Functions
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
         return Cost(self.flops + other.flops, self.bytes + other.bytes, self.partial or other.partial)
 
     def times(self, count: int) -> "Cost":
-        """Return the cost of running the equations `count` times."""
+        """Return the cost of running the JAX equations `count` times."""
         return Cost(self.flops * count, self.bytes * count, self.partial)
 
 
@@ -61,7 +61,7 @@ class Counter:
         self._empty = jax.make_jaxpr(lambda: ())().jaxpr
 
     def cost(self, equations: Iterable[Any]) -> Cost:
-        """Return the cost of some equations of one function.
+        """Return the cost of some JAX equations, all from one function.
 
         XLA counts one step of each loop. So the cost of a loop is computed here: the number of its steps times the cost
         that XLA counts for the body.
@@ -86,7 +86,7 @@ class Counter:
         return total._replace(partial=True) if kind == "while" else total
 
     def _counted(self, equations: Sequence[Any]) -> Cost:
-        """Return the cost that XLA counts for equations without loops."""
+        """Return the cost that XLA counts for JAX equations without loops."""
         made = {variable for equation in equations for variable in equation.outvars}
         read = {v: None for e in equations for v in e.invars if not is_literal(v)}
         inputs = [v for v in read if v not in made]
@@ -98,7 +98,7 @@ class Counter:
             lowered = jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr, ())).lower(*shapes)
             try:
                 found = lowered.cost_analysis() or {}
-            except jax.errors.JaxRuntimeError:  # XLA knows the sizes in an exported function only after compilation
+            except jax.errors.JaxRuntimeError:  # an exported function has no known sizes before compilation
                 found = lowered.compile().cost_analysis() or {}
             self._known[key] = Cost(found.get("flops", 0), found.get("bytes accessed", 0))
         return self._known[key]
@@ -115,7 +115,7 @@ STEPS = 16
 
 
 class Sizes(NamedTuple):
-    """The sizes of the stand-in data.
+    """The sizes of the stand-in data with which a program is traced.
 
     Attributes:
       batch: number of examples.
@@ -129,7 +129,7 @@ class Sizes(NamedTuple):
 
 
 class TracedForward(NamedTuple):
-    """The equations of one forward pass.
+    """The JAX equations of one forward pass.
 
     Attributes:
       jaxpr: the equations.
@@ -145,7 +145,7 @@ class TracedForward(NamedTuple):
 
 
 def trace(program: Program, sizes: Sizes) -> TracedForward:
-    """Trace one forward pass of a program in test mode, and return its equations; nothing is computed.
+    """Trace one forward pass of a program in test mode, and return its JAX equations; nothing is computed.
 
     Args:
       program: the program.
@@ -170,7 +170,7 @@ def trace(program: Program, sizes: Sizes) -> TracedForward:
 
 
 def stand_ins(program: Program, sizes: Sizes) -> dict[str, Any]:
-    """Return the shapes and dtypes of the stand-in data, by the names of the feeds."""
+    """Return the shapes and dtypes of the stand-in data for a trace, by feed name."""
     return {name: _stand_in(spec, program.sample_shapes.get(name), sizes) for name, spec in program.feeds.items()}
 
 
@@ -188,7 +188,7 @@ _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 
 
 class PartEquations(NamedTuple):
-    """Some equations of one layer, and the number of times that one run of the program runs these equations.
+    """Some JAX equations of one layer, and the number of times that one run of the program runs them.
 
     Attributes:
       equations: the equations.
@@ -236,12 +236,12 @@ class Part:
     steps: int | None = None
 
     def cost(self, counter: Counter) -> Cost:
-        """Return the cost of the equations of this part in one run of the program, without the parts inside it."""
+        """Return the cost of this part (such as a layer) in one run of the program, without the parts in its loop."""
         counted = (counter.cost(p.equations).times(p.times)._replace(partial=p.partial) for p in self.pieces)
         return sum(counted, Cost())
 
     def walk(self, depth: int = 0) -> Iterator[tuple["Part", int]]:
-        """Iterate over the part and all parts inside it, each with the number of loops around it."""
+        """Iterate over this part and all parts inside its loop; yield each part with the number of loops around it."""
         yield self, depth
         for part in self.inside:
             yield from part.walk(depth + 1)
@@ -249,7 +249,7 @@ class Part:
 
 @dataclass
 class Partition:
-    """The parts of a program, and the connections between the variables of its equations.
+    """The parts (such as layers) of a program, and the connections between the variables of its JAX equations.
 
     Attributes:
       parts: the parts in the order of the program, feeds first.
@@ -269,7 +269,7 @@ class Partition:
 
 
 def partition(program: Program, traced: TracedForward) -> Partition:
-    """Divide the traced equations of a program among its layers.
+    """Divide the traced JAX equations of a program among its layers.
 
     An equation belongs to the layer of the first named value that needs this equation. Equations that come from
     operators in lines of the user's code are an exception: each of these lines is a separate part.
@@ -289,7 +289,7 @@ def partition(program: Program, traced: TracedForward) -> Partition:
 
 
 class _Level:
-    """The equations of the program, or of the body of one loop, and their division into parts (such as layers).
+    """The JAX equations of the program, or of one loop body, and their division into parts (such as layers).
 
     Args:
       program: the program.
@@ -311,7 +311,7 @@ class _Level:
         found.makers |= {v: e for e in jaxpr.eqns for v in e.outvars}
 
     def name(self, named: Iterable[tuple[str, Any]]) -> None:
-        """Assign the equations that compute named values, `(name, variable)`, to the layers of these values."""
+        """Assign JAX equations to layers: the equations that compute a value `(name, variable)`, to its layer."""
         program = self._program
         for name, variable in named:
             layer = name.rpartition(".tmp_")[0] or name
@@ -331,7 +331,7 @@ class _Level:
             self._own(part, own)
 
     def rest(self, targets: Iterable[Any], foreign: bool) -> None:
-        """Create parts for the equations that compute `targets` and belong to no layer, one part for each line of code.
+        """Create one part for each line of code with JAX equations that compute `targets` and belong to no layer.
 
         Args:
           targets: the variables.
@@ -342,7 +342,7 @@ class _Level:
         self._add_lines(_runs(left if foreign else _sorted_out(left)[1]))
 
     def parts(self, arrays: Mapping[Any, str], results: set[Any]) -> list[Part]:
-        """Return the complete parts, in the order of the program.
+        """Return the complete parts (such as layers), in the order of the program.
 
         Args:
           arrays: the names of the variables that are parameters and states.
@@ -363,11 +363,11 @@ class _Level:
         return parts
 
     def unowned(self) -> list[Any]:
-        """Return the equations that belong to no part (such as a layer), in the program or loop body of this object."""
+        """Return the JAX equations of this program or loop body that belong to no part (such as a layer)."""
         return [e for e in self._jaxpr.eqns if id(e) not in self._found.owners]
 
     def _free(self, targets: Iterable[Any]) -> list[Any]:
-        """Return the equations that compute `targets`, directly or indirectly, and belong to no part yet, in order."""
+        """Return the JAX equations that `targets` depend on and that belong to no part (layer) yet, in order."""
         waiting = [v for v in targets if not is_literal(v)]
         found: dict[int, Any] = {}
         while waiting:
@@ -379,7 +379,7 @@ class _Level:
         return [found[place] for place in sorted(found)]
 
     def _add_lines(self, runs: Iterable[Sequence[Any]]) -> None:
-        """Create a part of the program for each list of equations, which come from operators in one line of code."""
+        """Create a part for each list of JAX equations, which come from the operators in one line of user code."""
         for run in runs:
             site = user_line(run[0])
             line = pathlib.Path(site.rpartition(" in ")[0] or site).name
@@ -400,7 +400,7 @@ class _Level:
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
-        """Divide the loops in a part into inner parts; record the arrays that the part reads, and its own equations."""
+        """Divide loops in a part (a layer) into inner parts; record the arrays that it reads and its own equations."""
         own = []
         for equation in equations:
             if _holds_labels(equation):
@@ -411,7 +411,7 @@ class _Level:
         part.pieces.append(PartEquations([e for e in own if id(e) in live], self._times, self._partial))
 
     def _look_into(self, part: Part, equation: Any, used: bool, arrays: Mapping[Any, str]) -> None:
-        """Divide the body of a loop into parts (layers). The other equations belong to `part`, which runs the loop."""
+        """Divide a loop body into parts (layers); equations of no layer belong to `part`, which runs the loop."""
         found = self._found
         kind = equation.primitive.name
         for inner, inputs in _calls(equation):
@@ -433,7 +433,7 @@ class _Level:
 
 
 def _give_unread(program: Program, parts: list[Part]) -> None:
-    """Assign parameters and states that no layer reads in test mode by their names: `fc_0.w_0` to the layer `fc_0`."""
+    """Assign parameters and states that no layer reads in test mode by name: `fc_0.w_0` to the layer `fc_0`."""
     every = [part for top in parts for part, _ in top.walk()]
     read = {name for part in every for name in part.arrays}
     for name, spec in (program.parameters | program.states).items():
@@ -446,7 +446,7 @@ def _give_unread(program: Program, parts: list[Part]) -> None:
 
 
 def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Iterate over the functions that an equation calls, each with the variables that the function receives."""
+    """Iterate over the jaxprs of functions that a JAX equation calls, each with the variables of its inputs."""
     if equation.primitive.name != "while":
         for inner in inner_jaxprs(equation):
             yield inner, equation.invars
@@ -460,7 +460,7 @@ def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether functions called by an equation have named values; False for `cond`, which runs one branch."""
+    """Return whether functions that a JAX equation calls contain named values; False for a `cond` equation."""
     if equation.primitive.name == "cond":
         return False
     inside = [e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns]
@@ -468,7 +468,7 @@ def _holds_labels(equation: Any) -> bool:
 
 
 def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """Divide equations into two lists: the equations of layers, and the equations of operators in the user's code."""
+    """Divide JAX equations into two lists: equations of layers, and equations of operators in the user's code."""
     layers: list[Any] = []
     operators: list[Any] = []
     for equation in equations:
@@ -477,12 +477,12 @@ def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _runs(equations: Iterable[Any]) -> list[list[Any]]:
-    """Divide equations into lists of consecutive equations that come from one line of the user's code."""
+    """Divide JAX equations into lists: consecutive equations that come from one line of the user's code."""
     return [list(run) for _, run in itertools.groupby(equations, user_line)]
 
 
 def _is_operator(equation: Any) -> bool:
-    """Return whether an equation comes from an operator in the user's code, and not from a layer."""
+    """Return whether a JAX equation comes from an operator in the user's code, and not from a layer."""
     files = [frame.file_name for frame in frames(equation)]
     within = list(itertools.takewhile(is_library, files))
     if len(within) == len(files) or any(file.startswith(_LAYERS) for file in within):
@@ -493,7 +493,7 @@ def _is_operator(equation: Any) -> bool:
 
 
 def _operation(equation: Any) -> str:
-    """Return the name of the operation of an equation; for a call of a jitted function, the name of the function."""
+    """Return the operation of a JAX equation by name; for a call of a jitted function, the function's name."""
     kind = equation.primitive.name
     return str(equation.params.get("name", kind)).strip("_") if kind in ("jit", "pjit") else kind
 
@@ -505,5 +505,5 @@ def _lengths(value: Any) -> list[Any]:
 
 
 def _hashable(variable: Any) -> Any:
-    """Return a variable, or None for a constant, which no equation computes."""
+    """Return a jaxpr variable unchanged; None for a constant, which cannot be a key of a dict."""
     return None if variable is None or is_literal(variable) else variable

@@ -446,13 +446,13 @@ _DOCUMENTATION = """{title}
       float32[batch, 3]
     """
 
-# These functions have no value or no derivative at some numbers, such as 0. So the padding of a SequenceBatch is
-# replaced by 0.5, not by 0.
+# The layers whose function has no value or no derivative at 0 or 1. They read the padding of a SequenceBatch as 0.5,
+# not as 0.
 _PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
 
 
 def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """Create a layer named `kind` that applies `function` to each element; by default `ACTIVATIONS[kind]`."""
+    """Create the layer `kind`, which applies `function`, by default `ACTIVATIONS[kind]`, to each element."""
     compute = function or functional.ACTIVATIONS[kind]
 
     def apply(x: Value, name: str | None = None) -> Any:

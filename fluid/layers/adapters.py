@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 
-# The argument names by which modules receive the mode (training or test), each with its value in training.
+# The argument names by which modules receive the mode (training or test). Each has the value to pass in training.
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
 
 
@@ -35,8 +35,8 @@ class Init:
     Attributes:
       function: `(key, *inputs) -> (parameters, states)`.
       inputs: shapes and dtypes of the inputs.
-      found: the cached arrays of the latest call, by the bytes of its random key; None for arrays that `leaf` has
-        already returned.
+      found: a cache with one entry: the random key of the latest call, as bytes, and a list of its arrays. An array
+        that `leaf` has returned is replaced by None.
     """
 
     function: Callable[..., Any]
@@ -48,7 +48,7 @@ class Init:
         return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
 
     def leaf(self, key: Any, place: int) -> Any:
-        """Return the initial array at index `place` of the leaves of parameters and states, for a random key."""
+        """Return one initial array: the one at index `place` among all arrays of the module, for a random key."""
         if isinstance(key, jax.core.Tracer):
             return self._run(key)[place]
         mark = jax.random.key_data(key).tobytes()
@@ -185,7 +185,7 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
-    """Return the arguments, such as `train=True`, by which `function` accepts the mode; empty if it accepts no mode."""
+    """Return the keyword arguments that set the mode of `function`, such as `train=True`; empty if it has none."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 
@@ -320,7 +320,7 @@ def _equinox(given: Any, call: Callable[..., Any] | None) -> Adapted:
 
 
 def _equinox_parts(given: Any) -> tuple[Any, Any, Any]:
-    """Split an Equinox module into its trainable arrays, its states, and its non-trainable remainder."""
+    """Split an Equinox module into its trainable arrays, its states, and everything else."""
     import equinox
 
     model, states = (given[0], {"state": given[1]}) if isinstance(given, tuple) else (given, {})
@@ -359,7 +359,7 @@ def _update_equinox(given: Any, parameters: Mapping[str, Any], states: Mapping[s
 
 
 def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
-    """Return a pytree like `tree`, with leaves from `values`, a mapping by path, such as "Dense_0/kernel"."""
+    """Return a copy of a pytree whose leaves are taken from `values` by their path, such as "Dense_0/kernel"."""
     absent = next((path for path, _ in leaves(tree) if path not in values), None)
     if absent is not None:
         raise errors.UnknownNameError(
@@ -370,7 +370,7 @@ def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _nested(arrays: Mapping[str, Any], depth: int | None = None) -> dict[str, Any]:
-    """Convert arrays by name to nested dicts, by splitting names at "/"; with `depth=2`, only at the last "/"."""
+    """Split the names of arrays at each "/", or with `depth=2` at the last "/", and return nested dicts."""
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *above, last = name.split("/") if depth is None else name.rsplit("/", depth - 1)

@@ -35,9 +35,10 @@ REGISTERED: dict[str, str] = {}
 
 
 def layer(function: F) -> F:
-    """Decorate a layer function: calls outside a program function raise, and errors name the layer and the user's line.
+    """Decorate a layer function, so that errors name the layer and the line of the user's program.
 
-    `make stubs` exports every layer from `fluid.layers`. To make a class a layer, decorate its `__init__`.
+    Calls of the layer outside a program function raise an error. `make stubs` exports every layer from `fluid.layers`.
+    To make a class a layer, decorate its `__init__`.
     """
     name = function.__qualname__.removesuffix(".__init__")
     REGISTERED[name] = function.__module__
@@ -240,7 +241,7 @@ class Layer:
         return self.activate(self.output(value), act)
 
     def record_aside(self, value: Any) -> None:
-        """Record an additional value of Fluid's version of the layer as `NAME.tmp_K`, so that users can fetch it."""
+        """Record as `NAME.tmp_K` a value that only Fluid's version of the layer outputs, for users to fetch."""
         self.output(value)
 
     def skip_outputs(self, count: int) -> None:
@@ -378,7 +379,7 @@ def rows_at(value: Any, numbers: Any) -> Any:
 
 def steps_at(data: Any, rows: Any, places: Any) -> Any:
     """Select steps of data `[batch, time, ...]` by row indices and step indices, both of one shape."""
-    # if there are no steps, insert one of zeros to read from; no step of the result is valid in this case
+    # without steps, read from one step of zeros; then no step of the result is valid
     if data.shape[1] == 0:
         data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
     return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)

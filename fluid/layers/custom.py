@@ -115,7 +115,7 @@ class State:
 
 
 def _refuse(self: State, name: str, value: Any) -> None:
-    """Raise the error for an assignment to an attribute of a State; its message shows the correct call, `update`."""
+    """Raise the error for an assignment to an attribute of a State; the message shows the correct call, `update`."""
     raise errors.MissingNameError(
         f"the state {self.name!r}: found an assignment to {name!r}, expected the call that sets its value for the next "
         f"step: state.update(value)",
@@ -367,7 +367,7 @@ def _on_host(
       name: the name of the layer, for error messages.
       func: the forward function, see `py_func`.
       backward_func: the gradient function, see `py_func`.
-      kept: for each input, then for each result: whether `backward_func` takes this array.
+      kept: one bool for each input, then for each result: whether `backward_func` takes the array as an argument.
       wanted: the shapes and dtypes of the results of `func`.
     """
 

@@ -16,7 +16,7 @@ from fluid.layers.kernels.lookup_table import look_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 
-# `NOT_DISTRIBUTED` is the warning for `is_distributed=True`, which in Fluid divides the table among parameter servers.
+# The warning for `is_distributed=True`. In Fluid, this argument divides the table among parameter servers.
 NOT_DISTRIBUTED = Warned(
     "the table is held as a whole",
     asks=lambda value, given: bool(value),

@@ -129,7 +129,7 @@ def dense(
 
 
 def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
-    """Create a bias, add it to a value `[..., size]`, and record the sum; without bias, return the value."""
+    """Create a bias, and return a value `[..., size]` plus the bias; if `bias_attr` is False, return the value."""
     array = base.dense(total)
     bias = this.bias(bias_attr, [array.shape[-1]], array.dtype)
     if bias is not None:
@@ -139,7 +139,7 @@ def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
 
 
 def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
-    """Create a weight, and record the product `[*leading, size]` of an input `[*leading, ...]` and the weight."""
+    """Create a weight, and return an input `[*leading, ...]` times the weight, `[*leading, size]`."""
     x = base.dense(value)
     # In a sequence batch, batch and time count as one leading dimension, so `keep` is larger than `num_flatten_dims`.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims

@@ -146,7 +146,7 @@ ELEMENTWISE = ACTIVATIONS.keys() - {"softmax", "log_softmax"}
 
 
 def activation(act: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the activation function for `act`: the entry of `ACTIVATIONS` for a name, or the given function itself.
+    """Return the activation function for `act`: for a name, the function of this name; for a function, `act` itself.
 
     Raises:
       ArgumentError: `act` is not the name of an activation.

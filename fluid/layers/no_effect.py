@@ -13,13 +13,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Warned:
-    """The reason why an argument has no effect, with the condition for a warning.
+    """The reason why an argument of Fluid has no effect, with the condition under which a call warns.
 
     Attributes:
       why: the reason, as the docstring of the layer gives it.
       asks: called with the value of the argument and with all given arguments by name; returns whether the value
         requests an unsupported behaviour.
-      instead: the recommended alternative, a phrase in the imperative.
+      instead: the advice in the warning, such as "cast the input, as in layers.cast(x, 'float32')".
     """
 
     why: str
@@ -27,19 +27,18 @@ class Warned:
     instead: str
 
 
-# `_told` holds the pairs of function and argument that have caused a warning, because each pair warns only once in a
-# process.
+# The pairs of function and argument that have caused a warning in this process: each pair warns only once.
 _told: set[tuple[Callable[..., Any], str]] = set()
 
 
 def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     """Decorate a function that has arguments without effect, so that programs written for Fluid run.
 
-    The reasons become the attribute `no_effect` of the function. A test compares them with the docstring.
+    The reasons become the attribute `no_effect` of the function. A test compares the reasons with the docstring.
 
     Args:
-      reasons: for each argument without effect, by name, the reason. A string is for an argument without any visible
-        effect. `Warned` is for an argument from which a user may expect an effect; requesting that effect warns, once
+      reasons: the reason for each argument, by the name of the argument. A plain string never warns. A `Warned` is for
+        an argument from which the user may expect an effect: a value that requests this effect causes a warning, once
         in a process.
     """
     warned = {name: reason for name, reason in reasons.items() if isinstance(reason, Warned)}

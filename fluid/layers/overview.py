@@ -11,7 +11,7 @@ __all__ = ["overview"]
 
 
 class LayerLine(NamedTuple):
-    """One layer in an `Overview`: its name, its effect, and its names in other libraries."""
+    """A line of an `Overview`: a layer, the first line of its docstring, and its names in other libraries."""
 
     layer: str
     computes: str
@@ -35,7 +35,8 @@ def overview(search: str = "") -> Overview:
       search: list only layers whose line contains this text, in upper or lower case. By default all layers.
 
     Returns:
-      A tuple of rows, printed as a table; a row has `layer`, `computes` and `elsewhere`.
+      A tuple of rows, printed as a table. Each row has the attributes `layer`, the name; `computes`, the effect; and
+      `elsewhere`, the names in other libraries.
 
     Example:
       >>> import fluid

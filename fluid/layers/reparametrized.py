@@ -68,8 +68,8 @@ def normalized_weight(
 class _NormOf:
     """The initializer of the length `NAME_g`: the norm of the initial direction `NAME_v` over `axes`.
 
-    The random key of both is computed from the name of the direction, so that the length equals the norm of the
-    direction.
+    Both arrays are computed from one random key, which depends on the name of the direction. So the initial length
+    equals the norm of the initial direction.
     """
 
     initializer: Callable[..., Any]
@@ -153,7 +153,7 @@ def merged(arrays: Mapping[str, Any]) -> dict[str, Any]:
                 f"program, as in trainer.params"
             )
         a, b, scale = (np.asarray(found.pop(name + suffix)) for suffix in (_A, _B, _SCALE))
-        # Parameters of stacked blocks, as from `layers.repeat`, have one more leading dimension, so `scale` needs a new
-        # axis.
+        # Add an axis to `scale`, because parameters of stacked blocks, as from `layers.repeat`, are stacked along a
+        # leading dimension.
         found[name] = np.asarray(arrays[name]) + scale[..., None] * (a @ b)
     return found

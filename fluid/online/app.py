@@ -82,9 +82,10 @@ class VerbApp(http.Application):
     """The base class of ASGI applications with verbs: requests such as `/pause` that control a training.
 
     Args:
-      training: an OnlineTrainer or HostedTrainer, which has a method for each verb, `status` and `folders`.
+      training: the OnlineTrainer or HostedTrainer, which has a method for each verb.
       paths: the HTTP method and the endpoint of each additional path.
-      verbs: the verbs; each is a path, and calls the method of the same name, whose result is the JSON response.
+      verbs: the verbs, such as "pause": a request for `/pause` calls the method `pause` of `training`, and responds
+        with the result as JSON.
       settings: the limits of requests.
       access: the access policy.
     """

@@ -203,7 +203,7 @@ class HostedTrainer:
             if self._state != "training":
                 raise errors.OnlineError(f"the trainer is {self._state}, expected one that trains: call train() first")
             done: Future[Any] = Future()
-            # a task calls `end` after a step, because before the first step `Trainer.stop` would have no effect
+            # `end` is called after a step, as a task, because `Trainer.stop` has no effect before the first step
             self._tasks.append((end, done))
         self.join()
         with self._changed:
@@ -221,7 +221,7 @@ class HostedTrainer:
         return result.result()
 
     def _run(self) -> None:
-        """Train, then run the waiting tasks, except pauses and stops; this method is the target of the thread."""
+        """Train; then run the queued tasks except pauses and stops. The training thread calls this method."""
         error: BaseException | None = None
         try:
             resume = False if self._anew else None
@@ -238,7 +238,7 @@ class HostedTrainer:
             self._changed.notify_all()
 
     def note(self, kind: str, metrics: dict[str, Any], **facts: Any) -> None:
-        """Record an event with the class name `kind`; if the event is the end of a step, run the waiting tasks."""
+        """Record an event of the class named `kind`; after an EndStepEvent, run the queued tasks, such as `save`."""
         with self._changed:
             self._events.append({"event": kind, **facts, "metrics": metrics})
             self._next += 1
@@ -251,7 +251,7 @@ class HostedTrainer:
         _do(tasks)
 
     def scalars(self, results: Any) -> dict[str, Any]:
-        """Return the scalar outputs of a step by name, on the device."""
+        """Return the scalar outputs of a step by name, as arrays on the device; `results` are all outputs."""
         return {name: results[i] for name, i in self._outputs.items()}
 
 

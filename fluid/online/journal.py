@@ -34,13 +34,13 @@ _TABLES = """
 """
 _BRING_BACK = "Bring back a copy of the whole folder"
 _STATEMENTS = [statement.strip() for statement in _TABLES.split(";")[:-1]]
-# The pattern of the content of the file `Journal._last`: the number of acknowledged rows, written twice to detect
-# damage.
+# The pattern of the file `Journal._last`, which holds one number twice, to detect damage: the number of acknowledged
+# rows, whose senders know that the rows are on disk.
 _LAST = re.compile(rb"([0-9]{20}) \1\n")
 
 
 class Accepted(NamedTuple):
-    """The result of `Journal.append`: the position of rows that the journal has accepted.
+    """The result of `Journal.append`: the position of the rows that the journal, a database of rows, has accepted.
 
     Attributes:
       first: the position of the first row in the stream, from 0.
@@ -52,7 +52,7 @@ class Accepted(NamedTuple):
 
 
 class JournalEntry(NamedTuple):
-    """An entry of the journal: the rows of one call of `append`.
+    """An entry of the journal, a database of rows: the rows that one call of `Journal.append` has added.
 
     Attributes:
       first: the position of the first row in the stream.
@@ -154,7 +154,7 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """The number of rows that wait to be trained on: `passed` was not called for them yet."""
+        """The number of rows that wait to be trained on: the rows for which `passed` was not called yet."""
         return self.next - self._passed
 
     @property
@@ -201,7 +201,7 @@ class Journal:
         return append.outcome.result()
 
     def read(self, start: int, stop: int) -> list[JournalEntry]:
-        """Return the entries that hold the rows at positions from `start` to before `stop`.
+        """Return the entries (the rows of one `append` each) that hold the rows at positions `start` to `stop - 1`.
 
         Raises:
           JournalError: any of these rows is missing or damaged.
@@ -231,7 +231,7 @@ class Journal:
         return entries
 
     def note(self, name: str) -> str | None:
-        """Return the value that `append` has stored as the note `name`; None if there is no note of this name."""
+        """Return the value that `append` has stored under `name` by its argument `note`; None if there is no value."""
         with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
             return None if found is None else str(found[0])
@@ -245,7 +245,7 @@ class Journal:
             self.changed.notify_all()
 
     def drop(self, position: int) -> None:
-        """Delete the entries whose rows are all before `position`, except the newest entry."""
+        """Delete entries (the rows of one `append` each) with all rows before `position`, except the newest entry."""
         with self._lock, self._converted_errors("written"), self._transaction():
             self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (min(position, self.next - 1),))
 
@@ -292,7 +292,7 @@ class Journal:
                 path.chmod(0o600)
 
     def _check_whole(self, database: sqlite3.Connection) -> None:
-        """Check the structure of the database by SQLite's integrity check; `read` checks the bytes of the rows."""
+        """Check the database by SQLite's integrity check, which does not check the bytes of the rows; `read` does."""
         problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if problem != "ok":
             raise errors.JournalError(
@@ -300,10 +300,14 @@ class Journal:
             )
 
     def _check_complete(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Check that no row is missing between the oldest row and the last acknowledged row.
+        """Check that no row is missing, from the oldest row in the database to the last acknowledged row.
+
+        A row is acknowledged when `append` has returned. The file `_last` beside the database holds the number of
+        acknowledged rows.
 
         Args:
-          spans: for each entry, the position of its first row and the position after its last row.
+          spans: for each call of `append` in the database, the position of its first row, and the position after its
+            last row.
         """
         for (_, end), (first, _) in itertools.pairwise([*spans, (self.next, self.next)]):
             if end != first:
@@ -358,7 +362,7 @@ class Journal:
         group = list(self._in_flight)
         try:
             self._write_together(group)
-        # if the disk is full, the rows of a single call may still fit: write each call alone
+        # if the disk is full, the rows of a single call of `append` may still fit: write the rows of each call alone
         except errors.JournalError:
             for append in group:
                 try:
@@ -415,7 +419,7 @@ class Journal:
             self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
 
     def _accepted_before(self, append: "_Append") -> Accepted | None:
-        """Return the position of the rows of a call of `append` if they were added with the same key before; else None.
+        """Return the position of rows that were added with their key before; None if the key is new or there is no key.
 
         Raises:
           OnlineError: other rows were added with this key before.
@@ -472,7 +476,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _converted_errors(self, what: str) -> Iterator[None]:
-        """Convert errors of SQLite and of file access in a `with` block to JournalError."""
+        """Convert errors of SQLite and of file access in a `with` block to JournalError; `what` is for the message."""
         try:
             yield
         except errors.FluidError:

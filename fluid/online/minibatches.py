@@ -82,11 +82,11 @@ class JournalMinibatches:
         self.split = split
         self.journal = journal
         self._rows = rows
-        # a cache of the journal entries that were unpacked last; they may also hold rows of later minibatches
+        # a cache of the rows that were unpacked last, which may belong to later minibatches too
         self._known: list[_UnpackedEntry] = []
 
     def is_there(self, number: int) -> bool:
-        """Return whether the journal has all rows of the minibatch with index `number`, and its test rows."""
+        """Return whether the journal has all rows and test rows of the minibatch with index `number`."""
         return self.journal.next >= self.split.start(number + 1)
 
     def trained(self, number: int) -> Columns:
@@ -99,7 +99,7 @@ class JournalMinibatches:
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """Return the rows at `positions`, as columns by name; all belong to the minibatch with index `number`."""
+        """Return the rows at `positions` as columns by name; the minibatch with index `number` has all these rows."""
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
             indices = [position - first for position in positions if first <= position < stop]
@@ -107,9 +107,9 @@ class JournalMinibatches:
         return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
 
     def _parts(self, span: range) -> "list[_UnpackedEntry]":
-        """Return the entries of the journal that hold the rows at the positions `span`, unpacked to columns."""
+        """Return the unpacked entries (the rows of one `append` each) of the journal with the rows at `span`."""
         known = [part for part in self._known if part.stop > span.start]
-        if known and known[0].first > span.start:  # the rows begin before the cached entries: discard the cache
+        if known and known[0].first > span.start:  # the rows begin before all cached rows: discard the cache
             known = []
         reached = known[-1].stop if known else span.start
         if reached < span.stop:
@@ -121,7 +121,7 @@ class JournalMinibatches:
 
 
 class _UnpackedEntry(NamedTuple):
-    """An unpacked entry of the journal: the position of its first row, the position after its last, and its columns."""
+    """Consecutive rows of the journal as columns, with the positions of the first row and after the last row."""
 
     first: int
     stop: int

@@ -81,7 +81,7 @@ class Control:
             return "training" if self._minibatches.is_there(self.steps) else "waiting"
 
     def _prepared(self) -> Trainer:
-        """Return the Trainer; create a new one if the training thread has ended since the last one was created."""
+        """Return the Trainer; create a new Trainer if the training thread of the last Trainer has ended."""
         if self._trainer is None:
             self._trainer = self._make()
             self.steps = int(self._trainer.session.scope.step)
@@ -146,7 +146,7 @@ class Control:
             thread.join()
 
     def ask(self, task: Task) -> Any:
-        """Run a task in the training thread between two steps, after a checkpoint was written; return its result.
+        """Call `task` in the training thread between two steps, after a checkpoint was written; return the result.
 
         Raises:
           OnlineError: the training thread is not running.
@@ -159,7 +159,7 @@ class Control:
         return result.result()
 
     def ask_later(self, task: Task) -> Future[Any]:
-        """Queue a task, which the training thread runs between two steps; return a Future of its result."""
+        """Queue a task, a function that the training thread calls between two steps; return a Future of the result."""
         result: Future[Any] = Future()
         with self._changed:
             self._tasks.append((task, result))
@@ -174,7 +174,7 @@ class Control:
             raise errors.OnlineError("nothing is trained now; start() begins, or goes on")
 
     def _run(self) -> None:
-        """Train and run tasks until the training ends; this method is the target of the training thread."""
+        """Train, and run queued tasks such as `save`, until the training ends. The training thread runs this method."""
         try:
             while self._wait():
                 self._do_tasks()
@@ -194,7 +194,7 @@ class Control:
                     result.set_exception(errors.OnlineError("the training ended before this could be done"))
 
     def _wait(self) -> bool:
-        """Wait until there are rows to train on, or tasks; return False when the training thread has to end."""
+        """Wait for rows to train on or for a task, such as `save`; return False if the training thread has to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._leaving or self._stopping or self._tasks or self._may_train())
             return not self._leaving and (not self._stopping or bool(self._tasks))
@@ -252,7 +252,7 @@ class _AfterStep(Handler):
         self._then = then
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Record the number of steps and the scalar outputs of the last step, and call `after_step`."""
+        """Record the number of steps and the scalar outputs of the last step; then call `after_step` of the Control."""
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
         self._control.steps = event.step + 1

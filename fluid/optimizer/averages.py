@@ -71,7 +71,7 @@ class Wrapper(Minimizer):
         return True
 
     def start(self, params: Any) -> Any:
-        """Return the initial state of the wrapper, without the state of its inner optimizer."""
+        """Return the initial state that this wrapper adds to the state of its inner optimizer, such as an average."""
         raise NotImplementedError
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
@@ -248,8 +248,8 @@ class Average:
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
-                    # If two optimizers update one parameter, `|=` selects the average of the later optimizer, which
-                    # reads the final value of the parameter in each step.
+                    # If two optimizers update one parameter, the later optimizer averages the final value in each step.
+                    # So its average replaces the average of the earlier optimizer in `found`.
                     found |= value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(
@@ -287,7 +287,7 @@ class Average:
     def restore(self, target: Any) -> None:
         """Restore the parameters that `apply(target, need_restore=False)` has replaced by their averages.
 
-        The call of `apply` may also come from another Average object with equal settings.
+        Another Average object with equal settings may also have called `apply`.
 
         Args:
           target: a Session, or a Trainer.
@@ -309,8 +309,8 @@ class ExponentialState(NamedTuple):
 
     Attributes:
       count: the number of completed updates.
-      weight: the sum of the weights in `total`.
-      total: for each parameter, the weighted sum of its values after each update.
+      weight: the sum of the weights of all past values of a parameter.
+      total: for each parameter, the sum of its values after each update, multiplied by their weights.
     """
 
     count: Any
@@ -508,7 +508,7 @@ class Averaged(Wrapper):
 
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
-    """Return the state of `average` inside the optimizer state `slots`; None if the optimizer does not compute it."""
+    """Return the state of `average` inside the optimizer state `slots`; None if no wrapper computes this average."""
     # Loss scaling and gradient accumulation store the optimizer state in a state of their own: take it out first.
     if isinstance(slots, Scaled):
         slots = slots.inner

@@ -106,7 +106,7 @@ class Minimizer:
 
     @property
     def whole_tables(self) -> bool:
-        """True if an update needs whole embedding tables; the default is True only if gradients are accumulated."""
+        """True if an update needs whole embedding tables; in this base class, only if gradients are accumulated."""
         return self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:

@@ -38,15 +38,15 @@ def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.Gradient
 
 
 def instead_of(rate: Rate, given: Any) -> Rate:
-    """Return the learning rate of an optimizer after the user has set the rate `given`.
+    """Return the learning rate that an optimizer uses after the user has set the rate `given`.
 
     Args:
       rate: the configured learning rate, a number or a schedule.
       given: a scalar, which may be traced. It always replaces a number. It replaces a schedule unless it is negative.
 
     Returns:
-      A scalar if `rate` is a number, and a schedule if `rate` is a schedule, because optax keeps another optimizer
-      state for a schedule.
+      A scalar if `rate` is a number, and a schedule if `rate` is a schedule, because with a
+      schedule, the optimizer state of optax has another structure.
     """
     if not callable(rate):
         return given
@@ -77,10 +77,10 @@ def replaced(optimizer: Kind, **settings: Any) -> Kind:
 
 
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
-    """Return the `mask` argument of weight decay in optax: a function from parameters to a bool for each name.
+    """Return the argument `mask` for weight decay in optax; None, for decay of all parameters, if `exclude` is None.
 
-    The bool is False, which means no weight decay, if `exclude` returns True for the parameter. If `exclude` is None,
-    all parameters decay, and the function returns None.
+    The mask is a function of the parameters. It returns a dict from their names to bools: False, which means no weight
+    decay, for each parameter for which `exclude` returns True.
     """
     if exclude is None:
         return None
@@ -124,7 +124,7 @@ def multiply(factors: Mapping[str, float]) -> optax.GradientTransformation:
 def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> optax.GradientTransformation:
     """Return an optax transformation that freezes the named parameters and updates all others by `rule`.
 
-    The optimizer state also contains the frozen parameters, and does not change for them.
+    The optimizer state also has entries for the frozen parameters, which never change.
 
     Args:
       rule: an optax transformation that stores the optimizer state of a parameter under the name of the parameter.
@@ -144,7 +144,7 @@ def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> opta
 
 
 def _part(state: Any, shapes: Any) -> Any:
-    """Return the leaves of an optimizer state `state` for some parameters, in the structure of `shapes`.
+    """Return the leaves of the optimizer state `state` that have the paths of the leaves of `shapes`, in its structure.
 
     Raises:
       ArgumentError: a leaf has another shape in `state`, because the leaf belongs to all parameters and not to a single

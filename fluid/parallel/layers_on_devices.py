@@ -67,7 +67,7 @@ class OnDevices(OneDevice):
         )
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy each array of `new` to the device of the array in `old` that has its name."""
+        """Copy each array of `new` to the device of the array with the same name in `old`."""
         return {name: own_array(jax.device_put(value, old[name].sharding)) for name, value in new.items()}
 
     def device_at(self, path: Sequence[Any]) -> jax.Device | None:
@@ -105,7 +105,7 @@ class _Plan(NamedTuple):
 
     Attributes:
       jaxpr: the equations of the step, with their constants.
-      parts: the parts, in the order in which they run.
+      parts: the groups of equations for one device each, in the order in which they run.
       tree: the structure of the results.
     """
 
@@ -120,7 +120,7 @@ class InParts:
     Args:
       function: the pure step.
       layout: the layout, which knows the device of each array.
-      updates: True if the first result is the first argument after an update, and must be on the same devices.
+      updates: True if the first result is the updated first argument, so that both must be on the same devices.
     """
 
     def __init__(self, function: Callable[..., Any], layout: OnDevices, updates: bool):
@@ -187,7 +187,7 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
 
 
 def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_DeviceEquations]:
-    """Group equations into parts, each for one device. A part gets all equations that need no result of later parts."""
+    """Group equations into parts for one device each. A part gets all equations of its device that can then run."""
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))
     while waiting:

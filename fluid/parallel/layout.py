@@ -86,7 +86,7 @@ class OnMesh:
       in_parts: False, because a step is one compiled function for all devices.
       batch: the shardings of feeds.
       parameters: the shardings of parameters, states and optimizer states.
-      gathering: reads sharded arrays inside a compiled step.
+      gathering: an object that reads sharded arrays inside a compiled step.
 
     Example:
       >>> import fluid
@@ -131,7 +131,7 @@ class OnMesh:
         return put(value, jax.tree.map(lambda _: self._everywhere, value))
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy each array of `new` to the devices, with the sharding of the array in `old` that has its name."""
+        """Copy each array of `new` to the devices, with the sharding of the array with the same name in `old`."""
         return {name: own_array(put(value, old[name].sharding)) for name, value in new.items()}
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:

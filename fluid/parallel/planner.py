@@ -73,7 +73,7 @@ class Work(NamedTuple):
 
     Attributes:
       flops: FLOPs of matrix products and convolutions; a multiplication and an addition count as two.
-      sent: bytes sent by each kind of collective, if the devices of each group form a ring.
+      sent: bytes that the device sends for each kind of collective, if the devices of each group form a ring.
       collectives: the number of collectives of each kind.
       partial: True if the number of iterations of a loop depends on the data; the loop then counts as one iteration.
 
@@ -143,7 +143,7 @@ class _Counter:
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[Instruction]]]:
-    """Parse a module into pairs of name and instructions, one for each computation; the entry computation is last."""
+    """Parse a module into pairs (name, instructions), one for each computation (function), the main function last."""
     found: dict[str, list[Instruction]] = {}
     entry = name = ""
     for line in text.splitlines():
@@ -244,7 +244,7 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in {**one, **other}}
 
 
-# Description of an array that a plan does not create: its shape, dtype and sharding.
+# Description of an array (shape, dtype and sharding), with which a plan replaces the array itself.
 Shape = jax.ShapeDtypeStruct
 
 

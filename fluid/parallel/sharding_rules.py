@@ -81,7 +81,7 @@ class ShardingRules:
 
         Args:
           name: the name of the parameter or state.
-          spec: its declaration.
+          spec: the declaration of the parameter or state.
           table: True for a parameter whose rows are looked up, as by `layers.embedding`.
 
         Raises:
@@ -130,7 +130,7 @@ class ShardingRules:
         return self._divided(shape, table=False)
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:
-        """Return the mesh axes that divide those dimensions of a parameter that count the blocks of `layers.repeat`."""
+        """Return the mesh axes that divide the dimensions of a parameter that number blocks of `layers.repeat`."""
         stack = stack_axes(spec)
         owner = f"layers.repeat(pipeline=) of {name}"
         axes = axes_of(owner, stack, self._mesh.shape)

@@ -227,7 +227,7 @@ class Minibatches:
         return self.reader.batch_size
 
     def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Return the sharding of the data set on `device`, if minibatches hold its row numbers; else None."""
+        """Return the sharding of the data set on `device`; None if minibatches hold rows instead of row numbers."""
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
@@ -395,7 +395,7 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 
 def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Return some rows of a column; `rows` is a slice or an array of row numbers."""
+    """Return the rows of a column that `rows` selects, a slice or an array of row numbers."""
     # `ndarray.take` is faster than indexing for long rows.
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 

@@ -26,8 +26,8 @@ _FAILED = "failed"
 _PATIENCE = 1.0
 
 
-# The passes with running threads. `end_all` ends the threads before Python exits: a thread that still runs code of
-# another library would crash at the exit.
+# The passes over readers whose threads still run. `end_all` ends the threads before Python exits: a thread that still
+# runs code of another library would crash at the exit.
 _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 
 
@@ -109,7 +109,7 @@ class Ahead:
         _join(self.threads, _PATIENCE)
 
     def work(self) -> None:
-        """Read rows and apply the mapper to them, one row for each ticket; this function runs in each thread."""
+        """Read rows and apply the mapper to them, one row for each ticket (permission to read); runs in each thread."""
         try:
             while self.tickets.get() and not self.stopped:
                 number, kind, value = self.take()

@@ -37,7 +37,7 @@ _SHORTEST = 4
 _PRICE = 2.0
 # A shape that is added for longer rows holds rows `_SPARE` times as long as the longest row so far.
 _SPARE = 1.5
-# The maximum number of finer (smaller) shapes for which the saved padding is recorded.
+# The maximum number of smaller shapes for which Buckets records the padding that they would save.
 _CANDIDATES = 256
 
 
@@ -177,7 +177,7 @@ class Buckets:
 
         Args:
           values: the values of one minibatch by name, as `read_feed` returned them.
-          where: the position for messages, "batch 7", or empty.
+          where: the position that error messages name, such as "batch 7"; empty for none.
 
         Raises:
           FeedError: a row is longer than the largest bucket.
@@ -254,14 +254,14 @@ class Buckets:
         return {n: tuple(found) for n, found in sizes.items()}
 
     def _rung(self, name: str, level: int, value: Any, need: int, where: str) -> int | None:
-        """Return the smallest of the user's buckets (sizes) that is at least `need`; None if the level has no buckets.
+        """Return the smallest of the user's buckets (sizes) that is at least `need`; None without buckets.
 
         Args:
           name: the name of the feed.
           level: 0 for the only or outer level; 1 for the inner sequences of nested sequences.
-          value: the rows of the feed, in which the error names the longest.
+          value: the rows of the feed; the error names the longest row.
           need: the size that the longest row needs at this level.
-          where: the position for messages, "batch 7", or empty.
+          where: the position that error messages name, such as "batch 7"; empty for none.
 
         Raises:
           FeedError: `need` is larger than the largest bucket.
@@ -296,10 +296,10 @@ class Buckets:
         return self._refine(need, best, whole, price) if usual else best
 
     def _soon_needed(self, need: _Need) -> Sizes | None:
-        """Return a padded shape that holds the longest row announced by `expect`, or None.
+        """Return a padded shape that holds the longest row announced by `expect`; None if this does not pay off.
 
-        Return None if all announced minibatches, padded to this shape, cost more than one compilation, or if the shape
-        is too small for the current minibatch.
+        This shape does not pay off if all announced minibatches, padded to this shape, cost more than one compilation,
+        or if the current minibatch has a longer row than the announced one.
         """
         seen = self._seen
         coming = tuple(seen.coming.get(str(place), 0) for place in need.places)
@@ -418,7 +418,7 @@ def check_names(buckets: Ladders, names: Iterable[str]) -> None:
 
 
 def _ladders(spec: FeedSpec, buckets: Ladders) -> list[list[int] | None]:
-    """Return the sizes in `buckets` for each level of a feed; None for a level without sizes."""
+    """Return the sizes in `buckets` for each level of a feed; None for a nesting level without sizes."""
     mine = buckets.get(spec.name) if isinstance(buckets, Mapping) else buckets
     nothing: list[list[int] | None] = [None] * (spec.lod_level - 1)
     if mine is None:

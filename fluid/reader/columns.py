@@ -33,7 +33,7 @@ def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
       spec: the declaration.
       value: for dense data `[batch, ...]`: a NumPy array, nested lists, or a `jax.Array`, which stays on its device;
         for sequences: a list of rows of any length, a SequenceBatch or NestedSequenceBatch, or a LoDTensor.
-      where: the position for messages, for example "batch 7", or empty.
+      where: the position that error messages name, such as "batch 7"; empty for none.
 
     Returns:
       The array or sequence batch; `value` itself if nothing changes. Rows are padded to powers of two.

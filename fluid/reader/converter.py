@@ -68,7 +68,7 @@ class Converter:
         self._only = None if only is None else frozenset(only)
         self._others = others
         self._rows_of = next(iter(self.feeder.batched), None)
-        self._columns: dict[int, dict[str, Any]] = {}  # columns on the device, by the `id()` of their data set
+        self._columns: dict[int, dict[str, Any]] = {}  # data sets on the device, by the `id()` of each `Resident`
         # `_together` holds the arrays of the last JointMinibatch, which contain several minibatches. `_checked` is the
         # checked feed of these arrays; None if the check has failed.
         self._together: Any = None
@@ -114,7 +114,7 @@ class Converter:
         return self._to.layout.take(feed)
 
     def _part(self, part: JointMinibatch, index: int) -> Mapping[str, Any]:
-        """Return the feed of a minibatch whose arrays also hold the next minibatches; all of these are checked at once.
+        """Return the feed of a minibatch whose arrays also hold other minibatches; check all of them at once.
 
         If this check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
         """
@@ -141,7 +141,7 @@ class Converter:
         return feed if all(len(array) == rows for array in feed.values()) else None
 
     def _rows(self, minibatch: RowNumbers) -> RowFeed:
-        """Return the feed of a minibatch of row numbers; the data set is checked and copied to the device once."""
+        """Return the feed of a minibatch of row numbers; check the data set and copy it to the device only once."""
         resident = minibatch.resident
         if id(resident) not in self._columns:
             specs = self.feeder.specs
@@ -158,7 +158,7 @@ class Converter:
         return there
 
     def _separate(self, minibatches: Sequence[Any], index: int) -> Mapping[str, Any]:
-        """Return one feed for the minibatches of all trainings (members) of a Population: `[batch, members, ...]`."""
+        """Stack the minibatches of all members (trainings) of a Population to one feed, `[batch, members, ...]`."""
         members = self._to.members
         if len(minibatches) != members:
             raise errors.FeedError(
@@ -184,7 +184,7 @@ class Converter:
 def named(
     to: Destination, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], names: Collection[str], buckets: Buckets
 ) -> dict[str, Any]:
-    """Convert a user's dict of arrays to the feeds of a step; feeds that are absent from the dict stay absent.
+    """Convert the arrays `names` of a user's dict to feeds on the device.
 
     Args:
       to: the engine of the Session that is fed.
@@ -202,7 +202,7 @@ def named(
 
 
 def examples_in(specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> int:
-    """Return the number of rows of the first feed that has one row for each example; 1 if no feed has."""
+    """Return the number of rows of the first feed that has one row for each example; 1 if there is no such feed."""
     return next((int(feed[n].shape[0]) for n, s in specs.items() if s.shape[:1] == (None,) and n in feed), 1)
 
 

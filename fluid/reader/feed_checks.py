@@ -43,7 +43,7 @@ def complaint(
 
     Args:
       spec: the declaration.
-      where: the position for the message, "batch 7", or empty.
+      where: the position that error messages name, such as "batch 7"; empty for none.
       sample: the index in the batch of the sample that is the cause; None if no single sample is.
       found: a description of the data.
       fix: a sentence that says how to correct the data, or the corrected call.
@@ -125,7 +125,7 @@ class NaNs:
         Args:
           specs: the declarations by name.
           feed: arrays and sequence batches by name.
-          where: the position, "batch 7", or empty.
+          where: the position that the warning names, such as "batch 7"; empty for none.
         """
         for name in self.found(specs, feed):
             self._tell(specs[name], feed[name], where)
@@ -205,7 +205,7 @@ def typed(
     Args:
       spec: the declaration.
       array: the values of all samples.
-      where: the position for messages, "batch 7", or empty.
+      where: the position that error messages name, such as "batch 7"; empty for none.
       rows: the samples as the user passed them; the cause of an error is searched here.
       owner: returns the index of the sample to which an index along axis 0 of `array` belongs.
       owners: the index of the sample of each row, if `rows` are parts of samples, such as inner sequences.
@@ -350,7 +350,7 @@ def wrong_dtype(
     Args:
       spec: the declaration.
       rows: the samples, or parts of samples, among which the first bad one is searched.
-      where: the position for messages, "batch 7", or empty.
+      where: the position that error messages name, such as "batch 7"; empty for none.
       found: the dtype of the data.
       owners: the index of the sample of each row, if `rows` are parts of samples.
     """

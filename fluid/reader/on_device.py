@@ -42,7 +42,7 @@ class Resident:
         return dict(self._columns) if self._by_name else tuple(self._columns.values())
 
     def minibatch(self, rows: np.ndarray) -> Any:
-        """Return some rows, int32 `[batch]`, as a minibatch of arrays on JAX's default device."""
+        """Return the rows with the numbers `rows`, int32 `[batch]`, as a minibatch on JAX's default device."""
         columns = self.table(None, lambda: jax.device_put({n: np.array(c) for n, c in self._columns.items()}))
         found = _pick(columns, jax.device_put(rows))
         return found if self._by_name else tuple(found[name] for name in self._columns)

@@ -14,7 +14,7 @@ from fluid.reader.pipeline import Batches, InputPipeline, Position
 
 
 class _Engine(Destination, Protocol):
-    """The methods of a Session's engine that `prefetch` uses."""
+    """The interface of a Session's engine (the object that runs its programs) that `prefetch` uses."""
 
     def find(self, program: Any = None) -> Program:
         """Return a program by its name, its function or the Program itself."""
@@ -24,11 +24,11 @@ class _Engine(Destination, Protocol):
 
 
 class FeedReceiver(Protocol):
-    """A Session that receives feeds."""
+    """The interface of a Session that `prefetch` uses."""
 
     @property
     def engine(self) -> _Engine:
-        """The engine of the Session."""
+        """The engine of the Session: the object that runs its programs."""
 
 
 class Feed(Mapping[str, Any]):

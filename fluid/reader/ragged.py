@@ -135,7 +135,7 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
       spec: the declaration, of lod_level 1 or 2.
       value: a list of rows of any length; a SequenceBatch, NestedSequenceBatch or LoDTensor; an array of rows of equal
         length.
-      where: the position for messages, "batch 7", or empty.
+      where: the position that error messages name, such as "batch 7"; empty for none.
 
     Returns:
       A Ragged; or a SequenceBatch or NestedSequenceBatch for a value that is padded already.

@@ -154,7 +154,7 @@ def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
 
     None takes the place of an exception that cannot be pickled.
     """
-    frames = error.__traceback__ and error.__traceback__.tb_next  # the traceback without the frame of `serve`
+    frames = error.__traceback__ and error.__traceback__.tb_next  # without the frame of `serve`, which caught `error`
     text = "".join(traceback.format_exception(type(error), error, frames))
     with contextlib.suppress(Exception):
         return False, pickle.loads(pickle.dumps(error)), text

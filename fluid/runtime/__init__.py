@@ -1,4 +1,4 @@
-"""The runtime: a Session runs programs as compiled steps, a Scope holds the arrays, a disk cache the compiled code."""
+"""The runtime: a Session runs programs as compiled steps, a Scope holds their arrays, a disk cache keeps the code."""
 
 from fluid.runtime.compiled_step import CompiledStep, bind
 from fluid.runtime.custom_step import Evaluation, StepFunction, TrainingStep

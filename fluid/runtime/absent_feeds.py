@@ -18,7 +18,7 @@ from fluid.runtime.fetch import is_inner
 
 
 class AbsentFeeds:
-    """The input arrays ("feeds") of a program that a call omits; the requested results must not depend on them.
+    """The input arrays ("feeds") that a call of a program omits; the requested results must not depend on them.
 
     Args:
       program: the program.

@@ -36,9 +36,9 @@ from fluid.core import Program
 _SUFFIX = ".xla"
 _UNFINISHED = ".tmp"
 _DIGEST = 16
-# A process scans the folder for old files to remove each time it has written `max_bytes / _PARTS` bytes.
+# Each time a process has written `max_bytes / _PARTS` bytes, it scans the folder and removes old files.
 _PARTS = 8
-# In seconds. No write takes an hour: an unfinished file that is older comes from a process that was killed.
+# In seconds. No write takes an hour, so an unfinished file that is older was left by a killed process.
 _HOUR = 3600
 
 
@@ -70,7 +70,7 @@ class Entries:
         self._refused = False
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes stored under a key; None if there are none, or if their file is damaged."""
+        """Return the bytes stored under a key; None if nothing is stored under the key, or the file is damaged."""
         path = self._file(key)
         try:
             content = path.read_bytes()
@@ -256,8 +256,8 @@ def _forget(entries: Entries | None = None) -> None:
     """Close the compilation cache that JAX has open. If `entries` is not None, make JAX use `entries`.
 
     JAX's own cache files are not safe: a process can read a half-written file, and a damaged file is never replaced.
-    JAX has no public function to set another cache. If its private attribute `_cache` disappears, JAX's own cache is
-    used.
+    JAX has no public function to set another cache. If a later JAX lacks the private attribute `_cache`, JAX's own
+    cache is used.
     """
     compilation_cache.reset_cache()
     if entries is not None and hasattr(inside, "_cache"):

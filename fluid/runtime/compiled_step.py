@@ -56,7 +56,8 @@ class _Log:
 
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
-      other_frozen: number of frozen parameters and states if these have changed since the last compilation; else None.
+      other_frozen: the number of frozen parameters and states, if other ones are frozen than at the last compilation;
+        else None.
       paused: True during a trace that must not be recorded, because no call of the step needs it yet.
     """
 
@@ -210,7 +211,7 @@ class CompiledStep:
         return arrays if len(arrays) == len(kept) else {n: arrays[n] for n in kept}
 
     def _test_arguments(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
-        """Return the arguments that follow the feeds in a test-mode call; few, because each argument costs time."""
+        """Return the arguments after the feeds in a test-mode call; few, because each argument costs time."""
         arguments = self.engine.strategy.arguments
         if self._program.random or arguments:
             drawn = draw or (self._scope.root, self._scope.step)
@@ -350,7 +351,7 @@ class CompiledStep:
         return traced
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """Return the names of those feeds on which the results depend, but which the request does not list."""
+        """Return the names of the feeds on which the results depend, except the feeds that the request lists."""
         return self._absent.needed(self._pure(), feeds, overrides)
 
     def _pure(self) -> Callable[..., Any]:

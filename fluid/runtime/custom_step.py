@@ -99,7 +99,7 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    # the optimizer states that each call of `update` has returned
+    # The optimizer states that each call of `update` has returned, for the check in `_warn_of_forgotten`.
     _updates: list[list[Any]] = field(default_factory=list, repr=False)
 
     def evaluate(
@@ -121,7 +121,7 @@ class TrainingStep:
           An Evaluation without gradients.
 
         Raises:
-          UnknownNameError: the step has no parameter, feed or state of a name.
+          UnknownNameError: a name belongs to no parameter, feed or state of the step.
         """
         arrays = {
             **_merged("parameter", self.parameters, parameters),
@@ -261,7 +261,7 @@ def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[
 
 
 def _warn_of_forgotten(step: TrainingStep, parameters: Mapping[str, Any], slots: Sequence[Any]) -> None:
-    """Warn if a step function calls `step.update`, but returns the parameters or optimizer states before the step."""
+    """Warn if a step function calls `step.update`, but returns the old parameters or optimizer states."""
     if not step._updates:
         return
     call = "write parameters, slots = step.update(gradients) and return both"
@@ -301,7 +301,7 @@ def _difference(before: Any, after: Any) -> str | None:
 
 
 def _merged(kind: str, known: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of the dict `known`, in which the arrays in `given` replace those with equal names.
+    """Return a copy of the dict `known`, in which arrays of `given` replace the arrays of equal names.
 
     Args:
       kind: the kind of the arrays for the error message, such as "parameter".

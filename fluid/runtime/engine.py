@@ -46,13 +46,13 @@ class Compilations(list[Compilation]):
         return sum(compilation.mode == TRAIN for compilation in self)
 
     def begin(self, compilation: Compilation) -> None:
-        """Append a compilation that begins now, and notify the watchers."""
+        """Append a Compilation that begins now, and call each watcher (a callback) with the Compilation."""
         self.append(compilation)
         for watcher in self.watchers:
             watcher(compilation)
 
     def end(self) -> None:
-        """Notify the watchers that the last compilation has ended."""
+        """Call each watcher (a callback) with None, which means that the last compilation has ended."""
         for watcher in self.watchers:
             watcher(None)
 
@@ -76,7 +76,7 @@ class Engine:
       layout: the device, or the mesh of devices.
       strategy: an object that runs the pure step, for one model or for all models of a population.
       function: a custom training step, or None.
-      programs: Program by name.
+      programs: the Programs of the session, by name.
       rules: the update rule of each `minimize` call of a program, by the program's name.
       scope: the arrays by name, with optimizer states, step counter and random root.
       rates: the learning rates of all programs.
@@ -178,7 +178,7 @@ class Engine:
         self.move(OnDevices(self.device))
 
     def check(self) -> None:
-        """Check that the names in `buckets=` and in the layout exist in the programs; call it after the last `add`.
+        """Check, after the last `add`, that the feeds and parameters named in `buckets=` and the layout exist.
 
         Raises:
           UnknownNameError: a name matches no feed or parameter.
@@ -198,7 +198,8 @@ class Engine:
 
         Args:
           program: a name, a program function or a Program; None for the only program, or the only one that fits.
-          fits: returns True if a program can run the request; called if `program` is None and there are several.
+          fits: a function that returns True if a program can run the request; called if `program` is None and the
+            session has several programs.
 
         Raises:
           UnknownNameError: there is no such program.
@@ -217,7 +218,7 @@ class Engine:
     def buckets(self, program: Program) -> Buckets:
         """Return new Buckets, which choose the lengths to which the sequences of a program are padded."""
         ladders = self._ladders
-        if isinstance(ladders, Mapping):  # `buckets=` may also name feeds of other programs
+        if isinstance(ladders, Mapping):  # drop the sizes for feeds of other programs
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
         return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
 

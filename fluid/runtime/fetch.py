@@ -42,11 +42,11 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
 
     Args:
       program: the program.
-      fetch: one name or several. A name is an output of a dict, a named value, a layer (its last result), a feed, a
-        parameter, a state, a result of an operator, or a value inside a loop or branch. A glob such as "fc_*.w_0"
-        stands for all matching names; it matches the last two kinds only if it matches nothing else. A source line,
-        such as "net.py:12", stands for the last value that the line computes. "NAME@GRAD" requests the gradient of a
-        value.
+      fetch: one name or several. A name is a key of the program's dict of outputs, a named value, a layer (its last
+        result), a feed, a parameter, a state, a result of an operator, or a value inside a loop or branch. A glob such
+        as "fc_*.w_0" stands for all matching names; results of operators and values inside loops or branches count only
+        if no other name matches. A source line, such as "net.py:12", stands for the last value that the line computes.
+        "NAME@GRAD" requests the gradient of a value.
       mode: "train" or "test"; only a training step has the values of `step_names`.
 
     Returns:
@@ -240,7 +240,7 @@ def _line(program: Program, name: str) -> str:
 
 
 def _absent(program: Program) -> str:
-    """Return a sentence for errors of an exported program, which lacks some values; empty for other programs."""
+    """Return a sentence for error messages, which says that an exported program lacks values; else an empty text."""
     if not program.exported:
         return ""
     return (

@@ -101,7 +101,7 @@ class Health:
     Args:
       exempt: names of arrays that are not checked.
       members: number of models in a population, whose arrays are stacked, `[members, ...]`; None for one model. While
-        all arrays of at least one member are finite, there is no complaint: training goes on for this member.
+        all arrays of at least one member are finite, `complaint` returns None: training goes on for this member.
 
     Example:
       >>> import numpy as np
@@ -122,7 +122,7 @@ class Health:
         return cls(non_finite(arrays), members)
 
     def complaint(self, arrays: Mapping[str, Any]) -> str | None:
-        """Return a sentence about non-finite arrays, such as "w and b are not finite", or None.
+        """Return a sentence such as "w and b are not finite"; None if all checked arrays are finite.
 
         Args:
           arrays: arrays by name, on the host or on a device; this waits for arrays on a device.

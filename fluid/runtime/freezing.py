@@ -117,7 +117,7 @@ class Freezing:
         return {FROZEN: self._place(np.array([name in self.chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shape and dtype of the checkpoint entry for frozen names, by its name; empty if `names` lacks it."""
+        """Return, by name, shape and dtype of the checkpoint entry for frozen names; empty if it is not in `names`."""
         return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -42,10 +42,10 @@ class InFlight(Generic[Item]):
         self._steps += steps
 
     def due(self) -> list[Item]:
-        """If too many steps are in flight, remove and return the older half of the calls; else return an empty list.
+        """If too many steps are in flight, remove and return the older half of the items; else return an empty list.
 
-        The caller waits once for several calls, because waking a Python thread after each step would take CPU time
-        from the computation. At least one call stays in flight, so that the device is never idle.
+        The caller waits once for several items, because waking a Python thread after each step would take CPU time from
+        the computation. At least one item stays in flight, so that the device is never idle.
         """
         found: list[Item] = []
         if self._steps > IN_FLIGHT:

@@ -58,14 +58,15 @@ class Fed:
     def _forget_old(self, scope: Scope) -> None:
         """Drop the cached values if a training step, a load or an assignment has replaced an array of the session."""
         now = {**scope.arrays, "@step": scope.step, "@root": scope.root}
-        # `_arrays` keeps references to the old arrays. Otherwise a new array could have the identity of an old one.
+        # `_arrays` stores the old arrays and not their `id`, because Python reuses the `id` of a freed array for a new
+        # one.
         if now.keys() != self._arrays.keys() or any(now[name] is not known for name, known in self._arrays.items()):
             self._kept.clear()
             self._arrays = now
 
 
 class ValuesOnDemand:
-    """The methods of a Session that feed a program once, and compute its values only when they are requested.
+    """A mixin of Session: `feed` sets the inputs of a program, and `value` computes single values when requested.
 
     Attributes:
       engine: the engine that runs the programs.
@@ -91,12 +92,12 @@ class ValuesOnDemand:
         Args:
           feed: arrays by name, as for `Session.run`.
           program: the name of a program, its function or a Program, as for `Session.run`.
-          mode: "test"; or "train" for the values of a training step, with its random numbers. Neither trains.
+          mode: "test"; or "train" for the values of a training step, with its random numbers. Neither mode trains.
           seed: seed of the random numbers in test mode, as for `Session.run`.
 
         Raises:
           FeedError: the data does not match the feeds. The previous feed stays in use.
-          UnknownNameError: there is no program, feed or value of a name. The previous feed stays in use.
+          UnknownNameError: no program, feed or value has a requested name. The previous feed stays in use.
         """
         self._check_open()
         found = self.engine.find(program)

@@ -137,7 +137,7 @@ class Rule(NamedTuple):
           rows: gradients of the looked-up rows of embedding tables, by table name.
           slots: the optimizer state.
           parameters: all parameters, including frozen ones, as full arrays by name.
-          gathering: reads sharded arrays; None if no array is sharded.
+          gathering: an object that reads sharded arrays; None if no array is sharded.
 
         Returns:
           The new parameters without the frozen ones, and the new optimizer state.
@@ -214,7 +214,7 @@ def _check_schedule(optimizer: Any) -> None:
     """Warn of a learning rate function that does not depend on its argument, the number of updates.
 
     Raises:
-      ArgumentError: the function does not return a scalar, or it cannot be traced by JAX.
+      ArgumentError: the function does not return a scalar, or JAX cannot trace the function.
     """
     schedule = optimizer.declared_rate
     if not callable(schedule):
@@ -401,7 +401,7 @@ class Rates:
         return self._scalars[program]
 
     def given(self, program: str) -> list[float | None]:
-        """Return the learning rate that a user has set for each `minimize` call of a program; None if none was set."""
+        """Return the learning rates that a user has set, one for each `minimize` call; None for a declared rate."""
         return list(self._set[program])
 
     def put(self, program: str, values: Sequence[float | None]) -> None:
@@ -434,22 +434,22 @@ class Rates:
         self.put(program, rates)
 
     def state(self) -> dict[str, Any]:
-        """Return the learning rates that were set, as float32 scalars by their names in files; else an empty dict."""
+        """Return the learning rates that a user has set, as float32 scalars by their names in files."""
         return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
-        """Return the subset of `names`, the names in a file, that belong to learning rates of this session."""
+        """Return the names of this session's learning rates that occur in `names`, the names of arrays in a file."""
         known = self._named()
         return [name for name in names if name in known]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore learning rates from the result of `state`; a rate without an entry becomes the declared rate."""
+        """Restore learning rates from the dict that `state` returned; a missing rate becomes the declared rate."""
         for program, rules in self._rules.items():
             found = [state.get(f"{PREFIX}{program}/{i}") for i in range(len(rules))]
             self.put(program, [None if value is None else _number(value) for value in found])
 
     def _named(self) -> dict[str, float | None]:
-        """Return the learning rates of all programs by their names in files; None for a rate that was not set."""
+        """Return the learning rates of all programs, by their names in files; None for a declared rate."""
         return {f"{PREFIX}{program}/{i}": rate for program, its in self._set.items() for i, rate in enumerate(its)}
 
     def _scalar(self, rate: Any) -> jax.Array:

@@ -132,7 +132,7 @@ def constant(session: Session, program: Program, feed: Mapping[str, Any] | None)
 
     Raises:
       FeedError: the data does not match a feed.
-      UnknownNameError: the program has no value of a name.
+      UnknownNameError: a name in `feed` belongs to no value of the program.
     """
     checked = check_feed(program, {} if feed is None else feed)
     given, replaced = split_names(program, checked)
@@ -158,8 +158,8 @@ def needed_feeds(
 def order_of_results(program: Program, names: Sequence[str] | None) -> str | None:
     """Return the argument `in_order_for` of `minibatches`: "predict" to warn of a reader that shuffles, else None.
 
-    If a feed is among the results, the result is None. Otherwise users can match results with rows of data only by
-    their order, and the result is "predict".
+    If a feed is among the results, users can match results with rows of data by this feed, and the function returns
+    None. Otherwise users can match results only by their order, and the function returns "predict".
 
     Args:
       program: the program.
@@ -304,7 +304,7 @@ def stream(
     Args:
       pipeline: the input pipeline, which is read for one pass over the data.
       begin: a function that starts the step of a feed, and returns a function that waits for the results.
-      table: the Table of the program, with the names of its classes; or None.
+      table: the `fluid.reader.Table` of the program, with the names of the classes; None if the program has no Table.
     """
     return Predictions(_streamed(pipeline, begin), (table and table.classes) or ())
 
@@ -330,12 +330,12 @@ class InferencePlan:
       feeds: names and declarations of the given feeds.
       overrides: names of the values that arrays from the user replace.
       step: the compiled step.
-      padded: True if batches may be padded with further rows.
+      padded: True if rows may be added to batches.
       names: names of the results; None for results without names.
       sizes: sizes to which batches may be padded; None for powers of two.
-      draw: returns the random key of the next call; None for a program that draws nothing.
-      checked: the program, if its outputs are computed: a warning is given if rows of the outputs depend on other rows;
-        else None.
+      draw: a function that returns the random key of the next call; None for a program that draws nothing.
+      checked: the program, if the results are its outputs: `begin` then warns if the outputs for one row depend on
+        other rows. Else None.
     """
 
     def __init__(
@@ -418,7 +418,7 @@ class InferencePlan:
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arrays with one row per example: all feeds, and all arrays (no scalars) that replace other values."""
+    """Return the arrays with one row per example: all feeds, and the arrays, not scalars, that replace other values."""
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
 
 
@@ -449,7 +449,7 @@ class FastPath:
         self._answers: dict[Any, _Answer] = {}
 
     def __call__(self, feed: Any) -> Results | None:
-        """Return the results for input arrays, or None if these arrays need checks or conversions."""
+        """Return the results for input arrays; None if the arrays need checks or conversions."""
         if type(feed) is not dict:
             return None
         key: list[Any] = []
@@ -463,7 +463,7 @@ class FastPath:
     def learn(
         self, plan: InferencePlan, feed: Mapping[str, Any], checked: Mapping[str, Any], values: Sequence[Any]
     ) -> None:
-        """Register the names, shapes and dtypes of a feed, so that later feeds that have these run without checks.
+        """Register the names, shapes and dtypes of a feed, so that similar later feeds run without checks.
 
         Do nothing if the program must check or convert each feed.
 
@@ -606,7 +606,7 @@ class FastStep:
         single = [_transposed(known[name], self._axes.get(name)) for name in self._single]
         joined = [_concatenated([known[name] for name in names]) for names in self._joined]
         arguments = (*single, *joined)
-        self._cached = (known, arguments)  # one assignment of a pair, so that threads never see a mixed state
+        self._cached = (known, arguments)  # one assignment, so that no thread reads old arrays with new arguments
         return arguments
 
     def _is_current(self) -> bool:

@@ -22,8 +22,8 @@ class Request:
       fetch: names of the values to return, or None for the outputs of the program.
       feeds: names of the feeds that are given.
       overrides: names of the values that arrays from the user replace.
-      parts: True also returns, for tests over several minibatches, what this minibatch contributes to each output: its
-        value and its weight in the mean.
+      parts: True also returns the contribution of this minibatch to each output, a value and its weight, from which a
+        test over several minibatches computes a mean.
       also: names of further values to return, separate from `fetch`.
       updates: False for a train-mode run that changes no arrays.
     """
@@ -64,8 +64,8 @@ class Found(NamedTuple):
     Attributes:
       fetched: the values that `Request.fetch` names.
       also: the values that `Request.also` names.
-      parts: with `Request.parts`, what this minibatch contributes to the value of each output over several minibatches:
-        a Contribution with value and weight.
+      parts: with `Request.parts`, a Contribution (value and weight) of this minibatch to each output, from which a test
+        over several minibatches computes a mean.
     """
 
     fetched: tuple[Any, ...]
@@ -74,7 +74,7 @@ class Found(NamedTuple):
 
 
 class RequestedValues:
-    """The names in a Request, sorted by the kind of their values, and the lookup of these values after a step.
+    """The names in a Request, grouped by the kind of their values, and the lookup of these values after a step.
 
     Args:
       program: the program.
@@ -153,7 +153,7 @@ class RequestedValues:
           outputs: the outputs of the program; empty if the program function ended before it returned them.
           parts: a Contribution of the minibatch to each output, see `Found`.
           values: all values of the step, by recorded name.
-          gradients_of: returns the gradients of the loss of one `minimize` call, by its index.
+          gradients_of: a function that maps the index of a `minimize` call to the gradients of its loss.
         """
         program, request = self._program, self._request
         named = {} if outputs else {n: values[program.returned[n]] for n in request.names if n in self._outputs}
@@ -172,8 +172,8 @@ class RequestedValues:
     def _gradient(self, name: str, gradients_of: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
         """Return the gradient of a loss with respect to the value that the program records as `name`.
 
-        The loss belongs to the first `minimize` call that trains the value; if no `minimize` call does, it is the first
-        loss.
+        If the value is a parameter, the loss is the loss of the first `minimize` call that trains this parameter.
+        Otherwise it is the first loss of the program.
         """
         mine = [i for i, m in enumerate(self._program.minimizes) if name in m.parameters]
         found = gradients_of(mine[0] if mine else 0)

@@ -55,7 +55,7 @@ class Results(Sequence[Any]):
     def __getattr__(self, name: str) -> Any:
         names = (
             () if name == "names" or name.startswith("_") else self.names or ()
-        )  # `copy.copy` reads attributes before they are set
+        )  # `copy.copy` reads attributes before `names` is set, so `self.names` would recurse
         if name not in names:
             hint = errors.nearest(name, names)
             raise AttributeError(f"results have no attribute {name!r}, and none of them is called so. {hint}")
@@ -124,12 +124,12 @@ class Results(Sequence[Any]):
         return list(zip(self.keys(), self._values, strict=True))
 
     def unread(self, place: int) -> Any:
-        """Return the value at index `place` for `np.asarray`, which slices stacked values on the host."""
+        """Return the value at index `place` for `np.asarray`; values of stacked steps are sliced on the host."""
         later = getattr(self._values, "later", None)
         return self._values[place] if later is None else later(place)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a name, or a default if there is no value of that name."""
+        """Return the value called `name`, or `default` if no value has this name."""
         return self[name] if name in self else default
 
     def __repr__(self) -> str:

@@ -66,7 +66,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
       initial: False uses zeros instead of initial values, which saves time if a file is loaded next.
 
     Attributes:
-      programs: Program by name.
+      programs: the Programs of the session, by name.
       scope: the parameters and states, by name.
       compilations: every compilation so far with its reason; the length is their number.
       engine: the Engine, for other modules of fluid: layout, update rules, learning rates, compiled steps.
@@ -262,7 +262,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
 
         Raises:
           FeedError: the data does not match the feeds. The Scope does not change.
-          UnknownNameError: there is no program, feed or value of a name. The Scope does not change.
+          UnknownNameError: no program, feed or value has a requested name. The Scope does not change.
           ArgumentError: a seed is given for a training step, or is not a whole number from 0 to 2**64 - 1.
         """
         self._check_open()
@@ -304,7 +304,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         Raises:
           ArgumentError: the program minimises nothing.
           FeedError: the data does not match the feeds.
-          UnknownNameError: there is no program, feed or value of a name.
+          UnknownNameError: no program, feed or value has a requested name.
 
         Example:
           >>> import fluid, numpy as np
@@ -402,7 +402,7 @@ class ShowsProgram:
 
     Attributes:
       program: the program, if there is exactly one.
-      session: the Session that runs it.
+      session: the Session that runs the program.
     """
 
     program: Program

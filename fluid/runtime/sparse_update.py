@@ -37,7 +37,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gath
       ids: for each look-up, row numbers, integers `[...]`; the number `count` marks padding.
       values: for each look-up, gradients `[..., width]`.
       count: number of rows of the table.
-      gathering: reads sharded arrays; None if no array is sharded.
+      gathering: an object that reads sharded arrays; None if no array is sharded.
 
     Example:
       >>> rows = merge([jnp.array([3, 1, 3])], [jnp.array([[1.0], [2.0], [4.0]])], count=5)
@@ -70,7 +70,7 @@ def update(
       rows: gradients of the looked-up rows, by the name of the table.
       slots: the optax state for the full parameters.
       params: all parameters, as full arrays, by name.
-      gathering: reads sharded arrays; None if no array is sharded.
+      gathering: an object that reads sharded arrays; None if no array is sharded.
 
     Returns:
       The new parameters, as full arrays by name, and the new optax state.
@@ -145,11 +145,12 @@ def _map_slots(
     """Map a function over those arrays of an optimizer state that have one row per row of an embedding table.
 
     Args:
-      function: called with the name of a table and the array of each state; returns the new array.
+      function: a function of the name of a table and one array from each optimizer state, which returns the new array.
       rows: the looked-up rows, by the name of the table.
       params: all parameters, by name.
       slots: the optimizer state.
-      more: further states of equal structure. Arrays that belong to no table come unchanged from the last state.
+      more: further optimizer states of equal structure. Arrays that belong to no table come unchanged from the last of
+        these states.
     """
 
     def visit(path: Any, *found: Any) -> Any:
@@ -160,7 +161,7 @@ def _map_slots(
 
 
 def _table_of(path: Any, slot: Any, rows: Mapping[str, RowGradients], params: Mapping[str, Any]) -> str | None:
-    """Return the name of the embedding table that an array of the optimizer state belongs to; None without a table.
+    """Return the name of the embedding table to which an optimizer state belongs; None if it belongs to none.
 
     Optax stores arrays that belong to a parameter under the name of the parameter.
     """

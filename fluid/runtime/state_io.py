@@ -76,12 +76,12 @@ _KEPT = 0.9  # if `rate=` of copy_params is 0.9 or more, the user probably means
 
 
 class SavesArrays:
-    """The methods of a Session that save and load its arrays.
+    """A mixin of Session: the methods that save and load its arrays.
 
     Attributes:
       engine: the engine, with learning rates, layout and frozen names.
       scope: the parameters and states, by name.
-      programs: Program by name.
+      programs: the Programs of the session, by name.
     """
 
     engine: Engine
@@ -117,7 +117,7 @@ class SavesArrays:
           strict: False allows names that only the file or only the session has, as for `load_params`. Optimizer states
             that the file lacks keep their values too.
           rename: a mapping from names in the file to names in the programs, as for `load_params`. The optimizer states
-            of a parameter follow its name.
+            of a parameter are renamed with it.
           skip: names and globs of arrays to leave out, as for `load_params`. The optimizer states of a skipped
             parameter keep their values.
           names: names and globs of the parameters to load, with their optimizer states, as for `load_params`. The step
@@ -160,7 +160,7 @@ class SavesArrays:
         skip: str | Sequence[str],
         names: str | Sequence[str] | None,
     ) -> dict[str, Any]:
-        """Return the arrays to restore, by name, if a file has other names or is loaded only in part; see `load`."""
+        """Return, by name, the arrays that `load` restores from a file, selected and renamed by its arguments."""
         source = checkpoint.ArraySource(
             {n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites
         )
@@ -272,7 +272,7 @@ class SavesArrays:
         return report
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy the parameters and states of one net to another net, or move the other net's values towards them.
+        """Set the parameters and states of one net to the values of another net, or move them towards these values.
 
         If this is called after each step with a small rate, the second net is a moving average of the first.
 
@@ -576,7 +576,7 @@ def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
 
 
 def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the parameter of an optimizer state: the longest of `names` that ends the state's name, or None."""
+    """Return the parameter of an optimizer state: the longest of `names` that ends `slot`; None if none does."""
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 

@@ -84,7 +84,7 @@ class _Update(NamedTuple):
       states: new values of the states, by name.
       outputs: the outputs of the program.
       values: the values that can be fetched, by name.
-      gradients_of: returns the gradients of the loss of one rule.
+      gradients_of: a function that maps the index of a rule to the gradients of its loss.
     """
 
     parameters: dict[str, Any]
@@ -104,7 +104,7 @@ class Step:
       request: mode, fetched values, feeds and overrides of the step.
       function: a custom training step, see `TrainingStep`; None for one gradient and one update.
       frozen: names of parameters and states that training does not change.
-      gathering: reads sharded arrays, see `Layout.gathering`; None if no array is sharded.
+      gathering: an object that reads sharded arrays, see `Layout.gathering`; None if no array is sharded.
 
     Attributes:
       program: the program.
@@ -297,7 +297,7 @@ class Step:
           slots: the optimizer states.
           rates: the learning rate of each rule.
           applied: the values of the forward pass.
-          gradients_of: returns the gradients of the loss of one rule, by the rule's index.
+          gradients_of: a function that maps the index of a rule to the gradients of its loss.
         """
         parameters = {n: arrays[n] for n in self.updated}
         slots = list(slots)
@@ -328,7 +328,8 @@ class Step:
     def _states_after(self, state: TrainingState, done: _Update) -> dict[str, Any]:
         """Return the states, such as moving averages, after a step.
 
-        If the gradients of a scaled loss overflow, its update is skipped, and the result is the states before the step.
+        If the gradients of a scaled loss overflow, the update of its parameters is skipped, and the result is the
+        states before the step.
         """
         skipped = [
             was_skipped(before, after)
@@ -415,7 +416,7 @@ def _unscaled(gradient: Any, scale: Any) -> Any:
 
 
 class OneTraining:
-    """The strategy that runs a step for one model, unchanged. `fluid.sweeps.Members` runs it for many models.
+    """The strategy (way to run a step) for one model; `fluid.sweeps.Members` is the strategy for many models.
 
     Attributes:
       size: number of models, whose arrays are stacked along a first axis; None for one model without this axis.

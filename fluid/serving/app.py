@@ -37,7 +37,7 @@ _ALONE = 0.01
 # The time, in seconds, to wait for a result before a task checks whether the client disconnects. Most results come
 # earlier, and then need no task.
 _UNWATCHED = 0.02
-# The maximum number of attempts to queue a request. An attempt fails if a newer version replaces the model; the next
+# The maximum number of attempts to queue a request. An attempt fails if a newer version replaces the model. The next
 # attempt uses the newer version.
 _REPLACEMENTS = 3
 _MODEL_PATH = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
@@ -274,7 +274,7 @@ class App(http.Application):
             disconnect.cancel()
 
     async def _run(self, is_long: bool, call: Callable[[], T]) -> T:
-        """Return the result of `call`; a long call runs in the worker thread, so that the event loop is not blocked."""
+        """Return the result of `call`; if `is_long`, the worker thread runs it, so the event loop is not blocked."""
         if not is_long:
             return call()
         try:

@@ -189,9 +189,10 @@ class Batcher:
         self._finished(jobs)
 
     def _next(self) -> list[Job] | None:
-        """Wait for the next batch and return its jobs; an empty list if all waiting jobs were cancelled.
+        """Wait for the next batch and return its jobs.
 
-        Return None if the Batcher is closed and the queue is empty.
+        Return an empty list if all waiting jobs were cancelled, and None if the Batcher is closed and the queue is
+        empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
@@ -242,7 +243,7 @@ class Batcher:
 
 LOG = logging.getLogger("fluid.serving")
 Rung = Mapping[str, Sizes]
-"""For each feed of sequences, the number of time steps to pad to; for nested sequences, two numbers."""
+"""The number of time steps to which sequences are padded, for each feed; two numbers for nested sequences."""
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
 # The largest relative difference between the results of two batch sizes that counts as rounding. With a larger
 # difference, the results of a row depend on the other rows.
@@ -272,10 +273,10 @@ class CompiledSizes:
         self._open = [n for n, s in program.feeds.items() if None in s.shape[1:] or s.shape[:1] != (None,)]
 
     def rung(self, values: Mapping[str, Any]) -> int:
-        """Return the index of the smallest rung (padded length) that is long enough for all sequences in `values`.
+        """Return the index in `rungs` of the smallest padded lengths that all sequences in `values` fit into.
 
         Raises:
-          FeedError: a sequence is longer than the last rung.
+          FeedError: a sequence is longer than the largest padded length.
         """
         needs = {name: found for name in self._specs if (found := sizes_of(values[name])) is not None}
         for index, rung in enumerate(self.rungs):
@@ -289,7 +290,7 @@ class CompiledSizes:
         )
 
     def key(self, rung: int, values: Mapping[str, Any]) -> Hashable:
-        """Return a key for feeds that are padded to a rung; feeds with equal keys may run as one batch."""
+        """Return a key for the feeds `values`, padded to `rungs[rung]`; feeds with equal keys may run as one batch."""
         return (rung, *(values[name].shape[1:] for name in self._open))
 
     def padded_rows(self, rows: int) -> int:
@@ -297,7 +298,7 @@ class CompiledSizes:
         return next((size for size in self.rows if size >= rows), rows)
 
     def padded(self, rung: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the feeds `values`, with sequences padded to the number of time steps of the rung at index `rung`."""
+        """Return the feeds `values`, with sequences padded to the numbers of time steps in `rungs[rung]`."""
         return {n: padded(v, self.rungs[rung][n]) if n in self._specs else v for n, v in values.items()}
 
 
@@ -364,7 +365,7 @@ class Runner:
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = replace(self.signature, outputs=self._outputs(values))
         self._padded = self._has_rows() and self._is_independent(random)
-        # a model that draws random numbers runs one request per batch, because a batch has one random key
+        # a model that draws random numbers runs each request alone, because all rows of a batch share one random key
         self.together = self._padded and not self._program.draws
         self._warm = len(self._keys)
         if self.together and self.session.device.platform == "cpu":
@@ -486,7 +487,7 @@ class Runner:
         ]
 
     def _run(self, feeds: Mapping[str, Any], draw: Draw | None = None) -> list[Any]:
-        # A single array needs no `jax.tree.map`, which takes longer than copying a small array.
+        # `jax.tree.map` is not used for a single array, because it takes longer than copying a small array.
         return [
             np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
             for value in self._step(feeds, draw=draw).values
@@ -523,7 +524,7 @@ class Runner:
             )
 
     def _check_key(self, key: Any) -> None:
-        """Record the key of feed shapes; raise FeedError for a new key if `max_shapes` keys are new since `warm_up`."""
+        """Record `key`, the shapes of feeds; raise FeedError for more than `max_shapes` new keys since `warm_up`."""
         if key in self._keys:
             return
         # a lock, because the worker thread checks large requests while the event loop checks all others
@@ -547,7 +548,7 @@ class Runner:
         """Return whether the results of a row are independent of the other rows of its batch, and of their number.
 
         The method runs one row in several batches. With other rows beside it, the results must be equal bit by bit.
-        With another batch size, they may differ by `_NEAR`.
+        With another batch size, the results may have a relative difference of `_NEAR`.
         """
         if any(output.shape[:1] != (None,) for output in self.signature.outputs):
             return False
@@ -616,7 +617,8 @@ def rows_of(value: Any, start: int, end: int) -> Any:
 def random_feeds(specs: Mapping[str, FeedSpec], rows: int, rung: Rung, random: np.random.Generator) -> dict[str, Any]:
     """Return random feeds of `rows` rows for the feeds of a model.
 
-    Each unknown size in `specs` becomes 1, and all sequences have the lengths in `rung`.
+    Each unknown size in `specs`, the declarations of the feeds, becomes 1. All sequences of a feed have the length that
+    `rung` holds under its name.
     """
     return {name: _random_feed(spec, rows, rung.get(name, ()), random) for name, spec in specs.items()}
 

@@ -86,7 +86,7 @@ class LimitedConnection(_Protocol):
 
     Attributes:
       settings: the limits; a class attribute that `connection_class` sets.
-      pending: counts the bytes of pipelined requests and of unread responses of all connections.
+      pending: the counter of the bytes of pipelined requests and of unread responses, for all connections.
     """
 
     settings: ClassVar[Settings]
@@ -207,11 +207,11 @@ class LimitedConnection(_Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _is_busy(self) -> bool:
-        """Return whether the next request has to wait: the current response is not completely sent, or not read."""
+        """Return whether the next request has to wait, until the current response is completely sent and read."""
         return self._unread > 0 or (self._complete and self._in_request())
 
     def _go_on(self) -> None:
-        """Parse the next pipelined request, unless the current response is not sent or not read."""
+        """Parse the next pipelined request; do nothing until the client has read the complete current response."""
         if not self._is_busy() and not self.transport.is_closing():
             self.data_received(self._take_pipelined())
             self._buffered.hold(bool(self._pipelined))

@@ -230,7 +230,7 @@ class Models:
             version.close()
 
     def _first(self, name: str, source: Any) -> list[Version]:
-        """Load the models of a source when the server starts; load the newest version from a folder of versions."""
+        """Load the models of a file, a folder (its newest version) or an Inferencer, when the server starts."""
         if isinstance(source, Inferencer):
             if source.remote is not None:
                 raise errors.ArgumentError(f"the model {name!r} is at {source.remote.url} already; give a file of it")

@@ -284,7 +284,7 @@ def freeze_garbage() -> None:
 
 
 def _by_name(models: Models) -> Mapping[str, Any]:
-    """Return the models by name; a single file has its own name without the ending, a single Inferencer "model"."""
+    """Return a dict of the models by name. A single file is named after the file, a single Inferencer "model"."""
     if isinstance(models, str | os.PathLike):
         models = {pathlib.Path(models).stem: models}
     if not isinstance(models, Mapping):

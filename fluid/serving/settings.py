@@ -20,7 +20,8 @@ class Settings:
       max_delay_ms: the maximum time, in milliseconds, that a request waits for other requests. A batch waits until it
         has as many requests as the last batch. After a batch of one request, the next request runs immediately.
       batch_sizes: the numbers of rows to which batches are padded, each a compilation; None for powers of two.
-      buckets: the numbers of time steps to which sequences are padded, each a compilation; longer ones are refused.
+      buckets: the numbers of time steps to which sequences are padded, each a compilation. Longer sequences are
+        refused.
       outer_buckets: the numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`.
       max_shapes: the maximum number of row shapes that are compiled after the start, each for all numbers of rows. Only
         feeds with unknown sizes, besides the rows and the time steps, need these compilations.
@@ -35,8 +36,8 @@ class Settings:
         read. Above the limit, requests get status 503, and connections with unread responses are closed.
       max_header: the maximum size of the head of a request, in bytes.
       max_inputs: the maximum number of input tensors of a request.
-      max_connections: the maximum number of open connections; more get status 503. The process's limit of open files,
-        less a reserve of 128, limits the number too.
+      max_connections: the maximum number of open connections; more connections get status 503. The process's
+        limit of open files, less a reserve of 128, limits the number too.
       drain: the time, in seconds, that requests in flight have for their responses after SIGTERM.
 
     Raises:

@@ -95,7 +95,7 @@ def gradients(
     Args:
       targets: one or several float variables.
       inputs: variables or parameters.
-      target_gradients: not supported; multiply `targets` by these factors instead.
+      target_gradients: not supported; instead, multiply each target by its factor.
       no_grad_set: variables, or their names, through which no gradient flows.
 
     Returns:
@@ -103,7 +103,7 @@ def gradients(
 
     Raises:
       ArgumentError: `target_gradients` is given.
-      UnknownNameError: `no_grad_set` names no variable.
+      UnknownNameError: a name in `no_grad_set` is the name of no variable.
       ProgramError: the call is inside the block of a loop or branch.
 
     Example:
@@ -158,9 +158,9 @@ class _Differentiated:
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
-        """Return the sum of all target variables, computed from the input arrays `data`.
+        """Return the sum of all elements of the targets, computed from the input arrays `data`.
 
-        `held` has the current values of the inputs; sequences take their lengths from it."""
+        `held` lists the current values of the inputs. A batch of sequences takes its sequence lengths from `held`."""
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
@@ -177,7 +177,7 @@ class _Differentiated:
 
 
 def _with_data(value: Any, data: Any) -> Any:
-    """Return `data` as a batch of sequences with the lengths of `value`; return `data` if `value` is an array."""
+    """Return `data` with the sequence lengths of `value`; return `data` unchanged if `value` is an array."""
     return value.with_data(data) if isinstance(value, SEQUENCES) else data
 
 
@@ -185,10 +185,10 @@ calc_gradient = gradients
 
 
 def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Variable | str] | None) -> list[str]:
-    """Return the names of the parameters in `no_grad_set`; ignore feeds (inputs of the program) in it.
+    """Return the names of the parameters in `no_grad_set`; ignore names of feeds (inputs of the program).
 
     Raises:
-      ArgumentError: a variable is neither a parameter nor a feed.
+      ArgumentError: a variable in `no_grad_set` is neither a parameter nor a feed.
     """
     names = [_name(item) for item in no_grad_set or ()]
     known = {v.name for v in program.all_parameters()}

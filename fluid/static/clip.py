@@ -13,7 +13,7 @@ Clip = GradientClipByGlobalNorm | GradientClipByNorm | GradientClipByValue
 
 
 def set_gradient_clip(clip: Clip, param_list: Sequence[Any] | None = None, program: Program | None = None) -> None:
-    """Clip the gradients of each loss for which `minimize` is called after this call.
+    """Clip the gradients in each `minimize` of an optimizer that the program records after this call.
 
     Args:
       clip: a gradient clip of this module, for example GradientClipByGlobalNorm.

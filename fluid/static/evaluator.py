@@ -17,7 +17,7 @@ __all__ = ["Accuracy", "ChunkEvaluator", "DetectionMAP", "EditDistance"]
 
 
 class Evaluator:
-    """The base class of evaluators. It counts in variables that every run of the program increases, even in test mode.
+    """The base class of evaluators; every run of the program increases their counters, even in test mode.
 
     Args:
       kind: the prefix of the names of the counters.
@@ -43,7 +43,7 @@ class Evaluator:
                 found.set(np.zeros(state.shape))
 
     def _count(self, suffix: str, value: Any, dtype: str = "int64") -> None:
-        """Create the counter `NAME_suffix`; every run of the program adds `value`, a variable of one element."""
+        """Create the counter `NAME_suffix`, to which each run of the program adds the one-element variable `value`."""
         name = f"{self._name}_{suffix}"
         state = layers.create_global_var([1], 0, dtype, persistable=True, name=name)
         state.counts = True
@@ -197,7 +197,7 @@ class EditDistance(Evaluator):
 
 
 class DetectionMAP(Evaluator):
-    """Mean average precision of detected boxes, for each minibatch and over all; see `fluid.metrics.DetectionMAP`.
+    """Mean average precision of detected boxes, for one minibatch and for all; see `fluid.metrics.DetectionMAP`.
 
     The metric is computed on the host, which stores the scores of all detections. Every run must fetch the accumulated
     value, the second variable of `get_map_var()`.
@@ -251,7 +251,7 @@ class DetectionMAP(Evaluator):
         self.metrics += program.apply(_Measured(self._measure), (self.states[0], given))
 
     def get_map_var(self) -> tuple[Variable, Variable]:
-        """Return two variables, float32 `[1]`: the metric of the current minibatch, and of all since `reset`."""
+        """Return two variables, float32 `[1]`: the metric of this minibatch, and of all minibatches since `reset`."""
         return self.metrics[0], self.metrics[1]
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
@@ -261,13 +261,13 @@ class DetectionMAP(Evaluator):
         self._seen = 0
 
     def _measure(self, run: int, images: Sequence[core.SequenceBatch]) -> tuple[float, float]:
-        """Add a minibatch to the metric; return the mean average precision of this minibatch, and of all since `reset`.
+        """Return the mean average precision of a new minibatch, and of all minibatches since the last `reset`.
 
         Args:
           run: the number of runs since the last reset, including this one.
           images: detections, labels, boxes and optional flags of difficult objects, each as one sequence per image.
         """
-        # A run of the startup program also resets the counter of runs, so `run` is 1 in the run after it.
+        # A startup program also resets the counter of runs, so `run` is 1 in the next run of the main program.
         if run == 1:
             self._all.reset()
         elif run not in (self._seen, self._seen + 1):

@@ -109,7 +109,7 @@ def run_as_fed(
     For these feeds the program is traced and compiled again with the fed shapes.
 
     Args:
-      session: the Session of the program.
+      session: the Session, which runs the program and stores its values.
       program: the program.
       feed: arrays by name.
       fetch: names of the values to return.
@@ -145,7 +145,7 @@ def run_as_fed(
 
 
 def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
-    """Return a feed declaration with the shape and LoD level (nesting level) of a fed value; `spec` itself if it fits.
+    """Return a feed declaration that a fed value fits: `spec`, or a copy with the shape and LoD level of the value.
 
     Args:
       spec: the declaration.
@@ -177,12 +177,12 @@ def check_single_steps(
 ) -> None:
     """Check the lengths of fed sequences that layers combine with dense arrays, which have one row for each example.
 
-    Each sequence must have one time step, or as many as `sequence_reshape` joins to one step.
+    Each sequence must have one time step, or the number of steps that a later `sequence_reshape` joins to one step.
 
     Args:
       needed: the requirements: a dict from `(name of a feed, expected number of steps)` to the reason for the error
         message.
-      specs: the declarations by name.
+      specs: the declarations of the feeds by name.
       feed: arrays by name.
 
     Raises:
@@ -215,7 +215,7 @@ def _check_rows(declared: Mapping[str, FeedSpec], fed: Mapping[str, FeedSpec], f
 
 
 def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
-    """Raise a FeedError if `value` does not fit its declaration `spec`; `cause` is the `__cause__` of the error."""
+    """Raise a FeedError if `value` does not fit the feed declaration `spec`; `cause` is the cause of the error."""
     try:
         read_feed(spec, value)
     except errors.FeedError as error:
@@ -250,7 +250,7 @@ def _shown(spec: FeedSpec) -> str:
 
 
 def _sizes(declared: FeedSpec, fed: FeedSpec) -> list[int]:
-    """Return the shape that a feed should declare for a fed array, with -1 for each size that differed."""
+    """Return the shape to recommend for a declaration: `declared`, with -1 for each size that differs from `fed`."""
     if len(declared.shape) != len(fed.shape):
         return [-1] * len(fed.shape)
     return [-1 if d is None or d != f else d for d, f in zip(declared.shape, fed.shape, strict=True)]
@@ -263,7 +263,7 @@ Feed = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
 class Executor:
-    """A runner of recorded programs, as in PaddlePaddle Fluid.
+    """A runner of recorded programs (lists of layer calls), as in PaddlePaddle Fluid.
 
     Args:
       place: a device; None for JAX's default.

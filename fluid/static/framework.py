@@ -31,7 +31,7 @@ __all__ = [
     "shared",
 ]
 
-_VERSION = "1.8.5"  # the PaddlePaddle version whose API fluid.static has
+_VERSION = "1.8.5"  # the PaddlePaddle version whose API `fluid.static` imitates
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
     """Call a shared function (its calls share parameters) while a program runs.
 
-    Replace the variables among its results by their current values."""
+    In the function's result, replace each variable by its current value."""
     return outer_environment(net.name).read(net(*args, **kwargs))
 
 

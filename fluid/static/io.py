@@ -205,7 +205,7 @@ def _target(program: Program, name: str, array: core.Array) -> Variable:
 
 
 def scope_of(executor: Any, program: Program) -> Scope:
-    """Add `program` to the global scope, which stores its values, and return the scope.
+    """Add `program` to the global scope, the store of the values of its variables; return the scope.
 
     Raises:
       ArgumentTypeError: `executor` is not an Executor.
@@ -470,7 +470,7 @@ def load_persistables(
 
 
 def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
-    """Return the names of the variables to save or load: `vars`, or all for which `predicate` is True."""
+    """Return the names of the variables `vars`; by default of all persistable variables that `predicate` accepts."""
     if vars is not None:
         return [program.var(name_of(item)).name for item in vars]
     every = [v for v in program.list_vars() if isinstance(v, Persistent)]
@@ -505,7 +505,7 @@ def _load(
 def _as_kept(array: np.ndarray) -> np.ndarray:
     """Convert 64-bit integers, such as a counter of PaddlePaddle, to the integer dtype of JAX.
 
-    Return an array unchanged if it has no integers, or if a number does not fit into JAX's integer dtype.
+    Arrays of other numbers, and integers that are too large for JAX's integer dtype, are returned unchanged.
     """
     kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
     return kept if array.dtype.kind == "i" and np.array_equal(kept, array) else array

@@ -65,7 +65,7 @@ class LayerHelper:
         """Return the inputs of the layer as a list.
 
         Raises:
-          ArgumentError: the helper has no argument `input_param_name`.
+          ArgumentError: the layer has no argument of the name `input_param_name`.
         """
         if input_param_name not in self.kwargs:
             raise errors.ArgumentError(
@@ -79,7 +79,7 @@ class LayerHelper:
         """Return the only input of the layer.
 
         Raises:
-          ArgumentError: the argument `input_param_name` has no input or several inputs.
+          ArgumentError: the layer has no input, or several inputs.
         """
         found = self.multiple_input(input_param_name)
         if len(found) != 1:

@@ -20,7 +20,7 @@ _NAMES = {
     "parallel_executor": ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"],
     "param_attr": ["ParamAttr", "WeightNormParamAttr"],
 }
-# Packages of PaddlePaddle's `contrib` with their modules. They are not implemented: each name raises an ImportError.
+# Unsupported packages of PaddlePaddle's `contrib`, with their modules; each use of a name raises an ImportError.
 _REFUSED = {
     "quantize": ["quantize_transpiler"],
     "slim": ["core", "distillation", "graph", "nas", "prune", "quantization", "searcher"],
@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: Sequence[str]) -> None:
-    """Add a module `name` to a package; the new module gets its attributes from the module `source`, at each access."""
+    """Add a module `name` to a package; each access to an attribute reads it from the module `source`."""
     module: Any = types.ModuleType(f"{package.__name__}.{name}", f"The names of `{name}` of PaddlePaddle Fluid.")
     module.__all__ = list(names)
     module.__getattr__ = lambda wanted: getattr(source, wanted)

@@ -21,7 +21,7 @@ __all__ = optimizer.__all__  # noqa: PLE0605
 
 
 class LearningRate(Variable):
-    """The variable of a learning rate that the user gives as a number; `Executor.run` can fetch it, layers cannot.
+    """The variable of a learning rate given as a number; `Executor.run` can fetch it, but no layer can read it.
 
     Args:
       program: the Program that minimises the loss.
@@ -117,7 +117,7 @@ class Recorded:
         return [], pairs_of(loss, names, excluded)
 
     def _add_rate(self, program: Program, position: int) -> None:
-        """Add to a program the variable of the learning rate, for its recorded `minimize` call number `position`.
+        """Add the variable of the learning rate to a program; `position` is the index of the recorded `minimize` call.
 
         Several `minimize` calls of one optimizer in a program share one variable.
         """
@@ -187,7 +187,7 @@ class RecordedModelAverage(RecordedAverage):
 
 
 def _session_of(executor: Any) -> Any:
-    """Return the Session of the global scope if `executor` is an Executor; else `executor`, a Session, itself."""
+    """Return the global scope's Session (store of values) if `executor` is an Executor; return a Session unchanged."""
     return global_scope().session if hasattr(executor, "place") and hasattr(executor, "close") else executor
 
 

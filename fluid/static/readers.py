@@ -115,7 +115,7 @@ class PyReader:
             yield [feed[name] for name in self.names] if self._return_list else [feed]
 
     def decorate_sample_list_generator(self, reader: Source, places: Any = None) -> None:
-        """Set the data source: an iterable of minibatches, which are lists of rows, or a function that returns one."""
+        """Set the data source: an iterable of minibatches (lists of rows), or a function that returns an iterable."""
         del places
         self._source = reader
 
@@ -127,7 +127,7 @@ class PyReader:
         self._source = batch(sample_generator, batch_size, drop_last=drop_last)
 
     def decorate_batch_generator(self, reader: Source, places: Any = None) -> None:
-        """Set the data source: an iterable of minibatches, which are tuples of columns, or a function returning one."""
+        """Set the data source: an iterable of minibatches (tuples of columns), or a function that returns one."""
         del places
 
         def columns() -> Iterator[Any]:
@@ -188,7 +188,7 @@ class PyReader:
             yield self._in_other_shapes(minibatch) or self._feeder.feed(minibatch, number)
 
     def _in_other_shapes(self, minibatch: Any) -> dict[str, Any] | None:
-        """Return the columns of a minibatch by name if the shape of one differs from its declaration; else None."""
+        """Return a minibatch as columns by name, if a column's shape differs from its declaration; else None."""
         if not isinstance(minibatch, tuple) or len(minibatch) != len(self.names):
             return None
         columns = dict(zip(self.names, minibatch, strict=True))

@@ -113,7 +113,7 @@ class Scope:
 
     @property
     def running(self) -> Scope:
-        """Return the scope whose values programs use: this scope if it has a Session, else the nearest outer one."""
+        """Return the scope that programs use: this or the nearest outer scope with a Session, else the outermost."""
         return self if self._session is not None or self._outer is None else self._outer.running
 
     def value(self, name: str) -> Any:
@@ -151,7 +151,7 @@ class Scope:
         return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 
     def on(self, place: Place, seed: int = 0, collective: bool = False) -> Session:
-        """Return the Session of this scope; create a Session if the scope has none.
+        """Return the Session (the store of the values) of this scope; create a Session if the scope has none.
 
         Args:
           place: the device of the Session; None for the default device, or for the device of the existing Session.
@@ -218,7 +218,7 @@ class Scope:
             self._initialised |= set(first)
 
     def _drop_other_shapes(self, main: Program, place: Place) -> None:
-        """Remove the programs from the Session that declare a parameter of `main` with another shape than `main`."""
+        """Remove a program from the Session if it declares a parameter of the program `main` with another shape."""
         old = self.session
         known = {n: old.scope.specs[n] for n in main.arrays if n in old.scope.specs}
         changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}
@@ -266,7 +266,7 @@ class Scope:
 
 
 def _take_over(session: Session, old: str, new: str) -> None:
-    """Copy optimizer state and learning rates from the program `old` to its new version `new`, if the shapes agree."""
+    """Copy optimizer state and learning rates from the program `old` to its version `new`, if all shapes agree."""
     slots = session.scope.slots
     before, after = (jax.tree.map(np.shape, slots[name]) for name in (old, new))
     if jax.tree.flatten(before) == jax.tree.flatten(after):

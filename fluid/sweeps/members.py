@@ -87,7 +87,7 @@ class Members(OneTraining):
 
     @property
     def variant(self) -> str:  # type: ignore[override]
-        """The text "members have stopped" if a step needs a separate compilation for stopped members, else ""."""
+        """The text "members have stopped" if steps must be compiled again because a member has stopped, else ""."""
         return "" if self.flags is None else "members have stopped"
 
     def move(self, place: Callable[[Any], Any]) -> None:
@@ -102,7 +102,7 @@ class Members(OneTraining):
         self.activate(self.active)
 
     def activate(self, active: np.ndarray) -> None:
-        """Set the members that later steps train: bool `[size]`, False for a stopped member."""
+        """Set which members later steps train, from a bool array `[size]`: False for a stopped member."""
         self.active = np.array(active, bool)
         self.flags = None if active.all() else self._place(self.active)
 

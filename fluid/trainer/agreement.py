@@ -69,7 +69,7 @@ class Agreement(Policy):
 
     @property
     def needs_end(self) -> bool:
-        """True if the loop must try to read the next minibatch before a step ends: with several processes only."""
+        """True with several processes: the loop then tries to read one minibatch ahead, to know when data ends."""
         return self._group.size > 1
 
     def before_epoch(self, batches: Batches) -> bool:
@@ -114,7 +114,7 @@ class Agreement(Policy):
 
 
 def _upcoming(batches: Batches) -> str:
-    """Return the shape of each feed (input array) in the next minibatch, as a string; "none" at the end of the data."""
+    """Return the shapes of the feeds (input arrays) in the next minibatch, as text; "none" at the end of the data."""
     if batches.ended:
         return _NONE
     batch = batches.upcoming
@@ -122,7 +122,7 @@ def _upcoming(batches: Batches) -> str:
 
 
 def compare(group: Group, session: Session, programs: Sequence[Program], **settings: Any) -> None:
-    """Check that all processes train equal programs with equal settings and parameters, on devices of every process.
+    """Check that all processes train equal programs, with equal settings and equal parameters.
 
     Args:
       group: the group of the processes.

@@ -265,13 +265,13 @@ class Loop(HasParameters, KnownAttributes):
         return member_called(program, [self._only], method)
 
     def _one_pass(self) -> Iterator[Any]:
-        """Yield the minibatches of one epoch, or of its remaining part; notify handlers of the start and end."""
+        """Yield the minibatches of one epoch, or the rest of an interrupted one; notify handlers of start and end."""
         compiled = self.session.compilations.of_training
         epoch = self.epoch
         self._tell(BeginEpochEvent(epoch, self._steps))
         feeds = self._feeds() if callable(self._feeds) else iter(self._feeds)
         feed = None
-        # the first step must have a minibatch; an interrupted epoch that continues may have none left
+        # an epoch must have a minibatch; only an interrupted epoch that continues may have none left
         if not self._steps:
             feeds = nonempty(iter(feeds), self._feeds)
         done = self._tell.done

@@ -1,6 +1,6 @@
 """Device calls: run one or several training steps in one call of a compiled function, with equal results.
 
-A StepRequest runs the compiled step; or, if handlers request values, a variant of it that also returns these values. A
+A StepRequest runs the compiled step; or, if handlers request values, a variant that also returns these values. A
 call with several steps is a compiled loop over the single step, so no other code depends on the number of steps.
 Between two calls the device is idle. Therefore the arrays of the next call are copied to the device before the running
 call ends, and means are computed while the device works.
@@ -172,6 +172,8 @@ class StepsPerCall:
 
     def ahead(self, declared: float | None, least: float) -> float:
         """Return the number of steps that may run before a handler has to act.
+
+        With "auto", the number is 1 if a handler declares no number.
 
         Args:
           declared: the minimum of `Handler.steps_ahead` over all handlers; None if a handler declares no number.

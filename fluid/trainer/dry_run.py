@@ -97,11 +97,11 @@ _HEADER = ("part", "state", "found")
 
 
 class DryRun:
-    """A dry run of the programs of a Trainer.
+    """A trial of each program of a Trainer with one minibatch, after which the Trainer is unchanged.
 
     Args:
       session: the session of the Trainer.
-      evaluator: tests the programs; not the evaluator of the Trainer, whose last results must not change.
+      evaluator: tests the programs. It is not the evaluator of the Trainer, whose last results must not change.
       export: a function that exports a program.
     """
 
@@ -126,7 +126,7 @@ class DryRun:
         return Check(tuple(self._parts))
 
     def _run(self, member: Member, reader: ReaderLike | None, order: FeedOrder, suffix: str) -> None:
-        """Run every part of the dry run for one program; if "read" fails, the other parts are not run."""
+        """Run "read", "train", "test", "save" and "export" for one program; if "read" fails, do not run the others."""
         read = self._part(f"read{suffix}", lambda: self._read(member, reader, order))
         later = {
             "train": lambda: self._train(member, read[1]),
@@ -141,7 +141,7 @@ class DryRun:
                 self._part(name + suffix, part)
 
     def _part(self, name: str, run: Callable[[], tuple[str, Any]]) -> Any:
-        """Run one part of the dry run and record its result; return its value, or None if it raises an exception."""
+        """Run one part of the dry run, such as "train", and record the result; return the value, None if it fails."""
         try:
             found, value = run()
         except Exception as error:
@@ -167,7 +167,7 @@ class DryRun:
         trained = dict.fromkeys(name for minimize in program.minimizes for name in minimize.parameters)
         before = {name: np.array(self._session.scope.arrays[name]) for name in trained}
         step = bind(self._session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
-        # restore the parameters after this training step, because the test, save and export parts need the old ones
+        # restore the parameters after this step, because "test", "save" and "export" need the parameters before it
         with unchanged(self._session, None):
             losses = np.asarray(step(member.fed(feed)).values[program.loss_output])
             after = {name: np.asarray(self._session.scope.arrays[name]) for name in trained}

@@ -55,7 +55,7 @@ def _told_by_kind(kind: type[K]) -> type[K]:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginTrainEvent:
-    """The event that training begins.
+    """The event at the start of training.
 
     Attributes:
       num_epochs: the requested number of epochs, including the epochs before an interruption.
@@ -73,7 +73,7 @@ class BeginTrainEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginEpochEvent:
-    """The event that an epoch begins: one pass over the reader.
+    """The event at the start of an epoch, which is one pass over the reader.
 
     Attributes:
       epoch: the index of the epoch, from 0 in a call of `train`; a call that continues an interrupted call continues
@@ -92,7 +92,7 @@ class BeginEpochEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginStepEvent:
-    """The event that a training step is about to run; its minibatch is read.
+    """The event before a training step, when its minibatch is already read.
 
     Attributes:
       epoch: the index of the epoch, from 0, as in BeginEpochEvent.
@@ -167,7 +167,7 @@ class BeginStepEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndStepEvent:
-    """The event that a training step was dispatched to the device; reading one of its metrics waits for the device.
+    """The event after a training step was dispatched to the device; reading one of the metrics waits for the device.
 
     Attributes:
       epoch: the index of the epoch, from 0, as in BeginEpochEvent.
@@ -193,7 +193,7 @@ class EndStepEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndEpochEvent:
-    """The event that an epoch has ended: one pass over the reader.
+    """The event at the end of an epoch, which is one pass over the reader.
 
     Attributes:
       epoch: the index of the epoch, from 0, as in BeginEpochEvent.
@@ -242,12 +242,12 @@ class EndEpochEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndTrainEvent:
-    """The event that training has ended: after all epochs, by `stop()`, or by an exception.
+    """The event at the end of training: after all epochs, by `stop()`, or by an exception.
 
     Attributes:
       epochs: the number of completed epochs, including the epochs before an interruption.
       stopped: True if `stop()` ended the training.
-      error: the exception that ended the training and will be raised, or None.
+      error: the exception that ended the training and will be raised; None if training ended without an exception.
 
     Example:
       >>> EndTrainEvent(epochs=10).error is None
@@ -262,7 +262,7 @@ class EndTrainEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class MeasuredEvent:
-    """The event that a handler has reported measured values by `Handler.announce`.
+    """The event after a handler has reported measured values by `Handler.announce`.
 
     Attributes:
       epoch: the index of the epoch, from 0, as in BeginEpochEvent.

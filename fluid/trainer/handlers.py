@@ -94,7 +94,7 @@ class Handler:
         return self._dispatcher.done
 
     def measures(self) -> Sequence[str]:
-        """Return the names of the values that this handler reports; other handlers read them before the first step."""
+        """Return the names of the values that this handler reports; other handlers read the names before step 0."""
         return ()
 
     def fetches(self) -> Sequence[str]:
@@ -332,7 +332,7 @@ class Dispatcher:
 
         First, handlers are matched by module and class name. Then the remaining states and handlers are matched by the
         class name alone: the class may have moved to another module, and earlier versions saved only the class name. A
-        state without a handler is logged.
+        state that matches no handler is logged.
         """
         waiting = list(self._handlers)
         takers = [_take(waiting, [entry["handler"]], _qualified) for entry in states]
@@ -362,7 +362,7 @@ def _qualified(handler: Handler) -> str:
 
 
 def _take(waiting: list[Handler], names: Sequence[str | None], name_of: Callable[[Handler], str]) -> Handler | None:
-    """Remove from `waiting`, and return, the first handler whose `name_of` is in `names`; None if there is none."""
+    """Remove and return the first handler in `waiting` whose name, from `name_of`, is in `names`; else return None."""
     index = next((i for i, handler in enumerate(waiting) if name_of(handler) in names), None)
     return None if index is None else waiting.pop(index)
 
@@ -452,7 +452,7 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
 
 
 def _raise_in_own_words(error: Exception) -> NoReturn:
-    """Raise the exception of a handler again, or if its cause is a known mistake, a clearer exception."""
+    """Raise the exception of a handler again; if its cause is a known mistake, raise a clearer exception instead."""
     explained = handler_in_own_words(error)
     if isinstance(error, StopIteration):
         error.add_note("raised by a handler; to end training there, call trainer.stop() and return")

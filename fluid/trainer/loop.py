@@ -188,8 +188,9 @@ def _epoch(training: Training) -> EndEpochEvent:
 def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCall:
     """Run one device call with one or several training steps, and notify handlers of each step.
 
-    Several steps run in one device call if no handler and no policy has to act between them. Handlers are notified of
-    all steps except the first one after the call has started, while the device may still compute.
+    Several steps run in one device call if no handler and no policy (hook, such as checkpoints) has to act between
+    them. Handlers receive the BeginStepEvent of the first step before the call. They receive the other events after the
+    call has started, while the device may still compute.
 
     Args:
       training: the objects of this call of `train`.
@@ -235,7 +236,7 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
 def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
     """Return two maximum numbers of steps for the next device call: without and with the limits of handlers.
 
-    Policies (hooks between device calls) limit the second number too. It is at least 1, and at most the first number.
+    Policies (hooks between device calls) limit the second number too, which is from 1 to the first number.
     """
     if program.member.name in training.steps_per_call.one_by_one:
         return 1, 1

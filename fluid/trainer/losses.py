@@ -126,7 +126,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for a non-finite loss; with several trainings at once, for non-finite losses `[members]`."""
+    """Return the warning for a non-finite loss; with several trainings at once, for an array of losses `[members]`."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))

@@ -19,13 +19,12 @@ log = logging.getLogger("fluid")
 
 # The loss is expected to fall if a call of `train` has at least this number of epochs.
 _EPOCHS = 3
-# The number of steps at which a learning rate schedule is evaluated: among the past steps, and again among the future
-# steps.
+# A learning rate schedule is evaluated at this many of the past steps, and at this many of the future steps.
 _BEFORE, _AFTER = 16, 4
 
 
 class NoUpdates(Handler):
-    """A handler that warns, once, if training updates no parameters, or if the learning rate stays 0 from now on.
+    """A handler that warns, once, if training updates no parameters, or if the learning rate is 0 and stays 0.
 
     The handler checks after the first epoch of a call of `train`, when the number of steps is known, and after the last
     epoch. At the end of training, the handler logs a warning if the loss did not fall.

@@ -19,7 +19,7 @@ LearningRate = float | tuple[float, ...]
 """The learning rate of a program; a tuple if the program calls `minimize` several times."""
 
 RateToSet = float | Sequence[float | None] | None
-"""A learning rate to set, or a sequence with one for each `minimize`; None restores the optimizer's learning rate."""
+"""A learning rate to set, or one for each call of `minimize`; None restores the learning rate of the optimizer."""
 
 
 class HasParameters:
@@ -40,7 +40,7 @@ class HasParameters:
 
     @property
     def place(self) -> str | list[str]:
-        """The device, such as "cpu:0"; a list of devices with `parallel`. Set it before the first step only.
+        """The device, such as "cpu:0"; with `parallel`, a list of devices. It can be set only before the first step.
 
         See `Session.place`.
 
@@ -118,7 +118,7 @@ class HasParameters:
         skip: str | Sequence[str] = (),
         names: str | Sequence[str] | None = None,
     ) -> None:
-        """Load the initial parameters of a Trainer from the single entry of `sources`; load nothing if it is empty.
+        """Load the initial parameters of a Trainer from the one source in `sources`; load nothing if there is none.
 
         The other arguments are as for `load_params`.
 
@@ -148,8 +148,8 @@ class HasParameters:
           strict: False accepts arrays that the source lacks, which keep their values, and surplus arrays in the source;
             both are logged.
           rename: names in the source to names in this Trainer, with globs: `{"old/*": "new/*"}`.
-          skip: names and globs of arrays that are not loaded, with any shape: `["head/*"]`.
-          names: names and globs of the arrays that are loaded, `["backbone/*"]`; other arrays keep their values. None
+          skip: names and globs of arrays that are not loaded, such as `["head/*"]`; their shapes may differ.
+          names: names and globs of the arrays to load, such as `["backbone/*"]`; other arrays keep their values. None
             loads all.
 
         Returns:
@@ -303,7 +303,7 @@ class HasParameters:
     def _export(
         self, path: PathLike, fetch: Fetch | None, program: str | ProgramFunction | None, **options: Any
     ) -> object | None:
-        """Export a program; return the values that were chosen if the user named none, else None."""
+        """Export a program; return the values chosen because the user named none; None if the user named some."""
         from fluid import export  # imported only when needed, because few trainings export
 
         inference = self._inference
@@ -334,7 +334,7 @@ class HasParameters:
 
         Raises:
           ArtifactError: the step cannot be exported, or the file cannot be written.
-          ArgumentError: the Trainer has several devices or members.
+          ArgumentError: the Trainer has several devices, or several members (trainings at once).
 
         Example:
           >>> import fluid, numpy as np

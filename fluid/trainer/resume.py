@@ -63,8 +63,8 @@ class Progress:
         # The position of the reader before the last trained minibatch; at the start of a pass over the data if no
         # minibatch was trained; None before the first pass.
         self._before: Any = None
-        # The last trained minibatch, the padding sizes before it, and its checksum. The checksum is None until it is
-        # computed.
+        # The last trained minibatch, the padding sizes in use before this minibatch was read, and the checksum of this
+        # minibatch; the checksum is None until it is computed.
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
@@ -97,7 +97,7 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """True if this call of `train` has begun a pass over the data, so that training can continue from there."""
+        """True if this call of `train` has begun a pass over the data, which a later call can continue."""
         return self._before is not None
 
     @property
@@ -177,7 +177,7 @@ class Progress:
             self._live = None
 
     def finish(self, num_epochs: int | None) -> None:
-        """Record the end of this call of `train`; `num_epochs` is its requested number, or None if it was abandoned."""
+        """Record the end of this call of `train`; `num_epochs` is the requested number, None for an abandoned call."""
         self.drop_live_pass()
         source = None if self._pipeline is None else self._pipeline.source
         _end_passes(source)
@@ -198,9 +198,10 @@ class Progress:
             _end_passes(source)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns, as JSON for `Progress.of`, the training position at the time of this call.
+        """Copy the current training position; return a function that returns the copy as JSON for `Progress.of`.
 
-        Another thread may call the returned function, because the checksum of the last minibatch takes time.
+        The returned function is slow, because it computes the checksum of the last minibatch. So a separate thread may
+        call this function.
         """
         batch = whole(self._batch)
         known = self._print
@@ -226,8 +227,8 @@ class Progress:
     def _go_back(self, pipeline: InputPipeline) -> None:
         """Restore the reader and the padding sizes to the position before the last trained minibatch.
 
-        If training stopped between two epochs, the reader moves to the start of the next epoch; this epoch may have
-        another reader.
+        If training stopped between two epochs, the reader moves to the start of the next epoch, which may use another
+        reader.
         """
         state = self._before
         source = pipeline.source
@@ -333,7 +334,7 @@ def check_storable(source: Source) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """Return a list: the array `value`, or for a batch of sequences each sequence without its padding."""
+    """Return the data of `value` without padding, as a list: the array itself, or each sequence of a sequence batch."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]

@@ -106,10 +106,10 @@ class Signals(Policy):
 
 
 class _AtOnce:
-    """A `with` block, such as reading data, in which a signal raises its exception immediately.
+    """A context manager, for example around the reading of data, in whose block a signal raises immediately.
 
     Args:
-      signals: the Signals object that creates the block.
+      signals: the Signals object that creates this context manager.
       quietly: True catches the exception of a signal at the end of the block, so that the code after the block runs.
     """
 

@@ -33,7 +33,7 @@ class KnownAttributes:
 
     _set_by: ClassVar[Mapping[str, str]] = {}
 
-    # Hidden from type checkers: a class with `__getattr__` accepts every name, so they would find no misspelled names.
+    # Hidden from type checkers: in a class with `__getattr__`, type checkers accept every name, also a misspelled one.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:

@@ -501,5 +501,5 @@ HINTS: dict[str, Mapping[str, str]] = {
         "unsqueeze": "layers.unsqueeze(x, axes=[...])",
     },
 }
-# `fluid.static` lacks the same names as `fluid`, so both modules use the same hints.
+# Names that `fluid` lacks are also missing in `fluid.static`, so both modules use one dict of hints.
 HINTS["fluid.static"] = HINTS["fluid"]

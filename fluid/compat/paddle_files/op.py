@@ -1,6 +1,7 @@
-"""The class Op: the inputs and attributes of a PaddlePaddle op, which a row of the table of ops reads.
+"""The class Op: an op of a PaddlePaddle program, with access to its inputs and attributes.
 
-A row is a function that computes one type of op with layers of fluid.
+The table of ops maps each type of op to a row: a function that takes an Op and computes its results with layers of
+fluid.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,16 +22,16 @@ _HINTS = (
     "fuse_beta", "fuse_brelu_threshold", "head_number", "infer_flags", "padding_weights", "slope",
     "diag_step", "diag_val", "@",
 )  # fmt: skip
-# Attribute values that turn an optional feature off. A row (the function that computes an op) need not read an
-# attribute that has one of these values.
+# Attribute values that turn an optional feature off. An attribute with one of these values may stay unread by the
+# function that computes the op.
 _UNSET: tuple[Any, ...] = (False, 0, -1, "", [])
-# The type of the results of a row, which is a function that computes an op: the value of each output slot (a named list
-# of variables), or a list of values for a slot with several variables.
+# The results of an op by output slot (a named list of variables): one value, or a list of values if the slot has
+# several variables.
 Outputs = Mapping[str, Any]
 
 
 class Values(Protocol):
-    """A protocol for the variables of a running program: an Op reads values and declarations through its methods."""
+    """A protocol for access to the variables of a running program; an Op reads its inputs through these methods."""
 
     def value(self, name: str) -> Any:
         """Return the value of the variable `name`."""
@@ -51,8 +52,8 @@ class Values(Protocol):
 class Op:
     """A running op: the values in its input slots, and its attributes.
 
-    A slot is a named list of variables, like an argument. A row is the function that computes the op. An Op records
-    which slots and attributes its row reads.
+    A slot is a named list of variables, like an argument. An Op records which input slots and attributes the code that
+    computes the op has read.
 
     Args:
       desc: the description of the op.
@@ -62,7 +63,7 @@ class Op:
     def __init__(self, desc: OpDesc, values: Values):
         self.desc = desc
         self._values = values
-        self._read: set[str] = set()  # slots and attributes that the op's function has read
+        self._read: set[str] = set()  # the names of input slots and attributes that were read so far
 
     def names(self, slot: str) -> tuple[str, ...]:
         """Return the names of the variables in the input slot `slot` of the op."""
@@ -110,15 +111,15 @@ class Op:
         return self._values.parameter(name)
 
     def parameter_or_none(self, slot: str) -> ParamAttr | bool:
-        """Return the ParamAttr of the parameter in the input slot `slot` of the op; False for an empty slot."""
+        """Return the ParamAttr of the parameter in the input slot `slot` of the op; False if the slot is empty."""
         return self.parameter(slot) if self.given(slot) else False
 
     def statistic(self, slot: str) -> str:
-        """Create the state in the input slot `slot`, such as a moving mean, which a layer updates; return its name."""
+        """Create the state in the input slot `slot`, for example a moving mean; return the name of the state."""
         return self._values.statistic(self.name(slot))
 
     def maker(self, slot: str, type: str) -> "Op":
-        """Return the op that computes the variable in the input slot `slot`; that op must have the type `type`.
+        """Return the op of type `type` that has computed the variable in the input slot `slot`.
 
         Raises:
           ProgramError: no op computes the variable, or the op that computes it has another type.
@@ -163,11 +164,11 @@ class Op:
         return DTYPES[number]
 
     def dtype_or_none(self, name: str = "dtype") -> str | None:
-        """Return the name of the dtype in the attribute `name`; None if the number is -1, so the op sets no dtype."""
+        """Return the name of the dtype in the attribute `name`; None if the attribute is -1, which means no dtype."""
         return None if self.attr(name, -1) == -1 else self.dtype(name, -1)
 
     def layout(self, name: str, dims: int = 2) -> str:
-        """Return the data layout in an attribute: "NCHW" or "NHWC" for `dims=2`, "NCDHW" or "NDHWC" for `dims=3`."""
+        """Return the data layout in the attribute `name`: "NCHW" or "NHWC" for 2 `dims`, "NCDHW" or "NDHWC" for 3."""
         last = self.attr(name, "NCHW" if dims == 2 else "NCDHW") in ("NHWC", "NDHWC")
         return ("NCHW", "NHWC", "NCDHW", "NDHWC")[2 * (dims - 2) + last]
 
@@ -180,12 +181,12 @@ class Op:
         return errors.ProgramError(f"{self}: {what}")
 
     def check_read(self) -> None:
-        """Check that the row, the function that computes the op, has read all its input slots and attributes.
+        """Check that all input slots and attributes of the op were read by the function that computes the op.
 
-        A row need not read attributes that do not change results, or that turn an optional feature off.
+        Attributes that do not change results, or that turn an optional feature off, need not be read.
 
         Raises:
-          ProgramError: the row has not read an input slot or attribute that is set.
+          ProgramError: an input slot with variables, or another attribute, was not read.
         """
         slots = [slot for slot, names in self.desc.inputs.items() if names and slot not in self._read]
         attributes = [
@@ -200,13 +201,15 @@ class Op:
         return f"the op {self.desc.type!r} that makes {', '.join(map(repr, self.desc.writes())) or 'nothing'}"
 
 
-# The type of a row in the table of ops: a function that computes an op with layers, and returns its outputs.
+# A function that computes an op with layers of fluid, and returns the results of the op by output slot.
 Rule = Callable[[Op], Outputs]
 
 
 @dataclass(frozen=True)
 class OpRow:
-    """A row in the table of ops, for an op that one call of a layer function computes.
+    """A function that computes an op by one call of a layer function.
+
+    A slot of an op is a named list of variables, like an argument.
 
     Attributes:
       layer: the layer function.
@@ -232,5 +235,5 @@ class OpRow:
 
 
 def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> OpRow:
-    """Return an OpRow for an op with one input slot, X, and one output slot, Out; `attrs` as for OpRow."""
+    """Return an OpRow, which computes an op by `layer`, for an op with input X and output Out; `attrs` as for OpRow."""
     return OpRow(layer, {"x": "X"}, attrs)

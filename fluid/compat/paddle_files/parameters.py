@@ -287,7 +287,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _without_slots(names: Collection[str]) -> list[str]:
-    """Return the names in `names` that are not optimizer state, learning rates or step counters."""
+    """Return `names` without the names of optimizer state, learning rates and step counters."""
     return [name for name in names if not _OWN.fullmatch(name) and not _is_slot(name, names)]
 
 

@@ -89,7 +89,7 @@ class SavedProgram:
           The values, in the order of `fetch`.
 
         Raises:
-          UnknownNameError: the program has no value of this name.
+          UnknownNameError: the program has no value with a name in `fetch`.
           ProgramError: another layer has already created a parameter with a name of this program.
         """
         wanted = self._wanted(fetch)

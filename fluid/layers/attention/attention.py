@@ -167,7 +167,7 @@ def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[A
     """Compute scaled dot-product attention: for each query, the mean of the values weighted by a softmax over the keys.
 
     Args:
-      query: `[batch, targets, heads, d]`.
+      query: `[batch, targets, heads, d]`, where `d` is the size of a head.
       key: `[batch, sources, heads, d]`.
       value: `[batch, sources, heads, v]`.
       mask: bool `[batch or 1, 1, targets or 1, sources]`: true for each key that a query attends to; all by default.
@@ -229,8 +229,8 @@ def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[
     products = jnp.einsum("btnd,bsnd->bnts", query, key, preferred_element_type=wide_dtype(query.dtype))
     products = products * query.shape[-1] ** -0.5
     if mask is not None:
-        # Masked products get a finite minimum: for a fully masked row, minus infinity would make softmax and gradient
-        # NaN.
+        # Masked dot products become a large negative number: minus infinity would make softmax and gradient NaN for a
+        # query that attends to no key.
         products = jnp.where(mask, products, jnp.finfo(products.dtype).min / 2)
     weights = jax.nn.softmax(products, axis=-1).astype(value.dtype)
     return jnp.einsum("bnts,bsnd->btnd", weights if drop is None else drop(weights), value)
@@ -255,7 +255,10 @@ def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: Atten
 
 
 def _attend_around(axis: Any, query: Any, key: Any, value: Any, sources: tuple[Any, Any]) -> Any:
-    """Compute attention on a ring of devices; mask the padding of `sources`, the keys and values before projection."""
+    """Compute attention on a ring of devices, without the padding of keys and values.
+
+    `sources` holds the keys and values before projection: arrays, or SequenceBatches, which may have padding.
+    """
     mask = visible(query, False, *sources)
     return attend_around(axis, query, key, value, jnp.ones(key.shape[:2], bool) if mask is None else mask[:, 0, 0])
 
@@ -355,8 +358,8 @@ def _one_each(this: Layer, argument: str, attr: Any) -> list[ParamSetting]:
     """Return a list of four parameter settings, for the projections of queries, keys, values and result.
 
     Args:
-      this: the layer, for messages.
-      argument: the name of the argument, for messages.
+      this: the layer that error messages name.
+      argument: the name of the argument, for error messages.
       attr: the user's setting: one for all four projections, or a list of four.
 
     Raises:

@@ -29,7 +29,7 @@ def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
     """Return the ring of devices along an axis of the current mesh, or None if each device holds all steps.
 
     Args:
-      owner: the name of the layer, for messages.
+      owner: the name of the layer, for error messages.
       axis: the name of the mesh axis, or None.
       causal: whether a query attends only to its own step and to previous steps.
 
@@ -89,8 +89,8 @@ def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
     """Return a function that runs `function` on each device of the ring, with the steps that the device holds.
 
     Args:
-      ring: the devices, also the first argument of `function`.
-      function: takes and returns arrays `[batch, steps, ...]`.
+      ring: the devices; the first argument of `function`.
+      function: a function of the ring and of arrays `[batch, steps, ...]`, which returns arrays of this shape.
       takes: the number of arrays that `function` takes.
       gives: the number of arrays that `function` returns.
     """

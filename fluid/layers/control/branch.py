@@ -76,8 +76,8 @@ def cond(
 
     Args:
       pred: bool, `[]` or `[1]`.
-      true_fn: a function without arguments, computed if `pred` is true. It can use values from outside. None stands for
-        a function that returns None.
+      true_fn: a function without arguments, computed if `pred` is true. It can use values from outside the
+        function. None stands for a function that returns None.
       false_fn: a function without arguments, computed if `pred` is false. It must return the structure, shapes and
         dtypes of `true_fn`.
       name: name of the layer; by default `cond_N`.
@@ -209,9 +209,9 @@ def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
     """Check that a value is a single bool, `[]` or `[1]`, and return it as an array `[]`.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       value: the value from the user.
-      what: the name of the value, for messages.
+      what: the name of the value, for error messages.
 
     Raises:
       ShapeError: the value does not have exactly one element.

@@ -189,10 +189,10 @@ def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "lengt
     """Return the number of steps of a loop.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       xs: a pytree of arrays `[steps, ...]`, or None.
       length: the number of steps that the user gives, or None.
-      argument: the user's name of the argument `length`, for messages.
+      argument: the user's name of the argument `length`, for error messages.
 
     Raises:
       ShapeError: the first dimensions of the arrays differ from each other or from `length`.
@@ -223,10 +223,10 @@ def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
     """Check that the function of a loop returned a pair, such as `(carry, y)`, and return the pair.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       result: the result of the function.
-      kind: the name of the public layer, such as "scan", for messages.
-      example: the source text of a correct function, for messages.
+      kind: the name of the public layer, such as "scan", for error messages.
+      example: the source text of a correct function, for error messages.
 
     Raises:
       ArgumentTypeError: the result is not a pair.
@@ -243,8 +243,8 @@ def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
     """Check that a new carry of a loop matches the previous one, and return it as arrays whose dtypes are not weak.
 
     Args:
-      this: the layer, for messages.
-      what: the name of the function that returned the carry, for messages.
+      this: the layer that error messages name.
+      what: the name of the function that returned the carry, for error messages.
       found: the new carry.
       given: the previous carry.
 

@@ -23,13 +23,14 @@ _DRAWS = ("random_bits", "random_split", "random_gamma")
 
 
 class Rowwise(NamedTuple):
-    """A block of a stack that takes the values of its closure as arguments, so that `jax.shard_map` can run it.
+    """A block of a net that takes the values of its closure as arguments, so that `jax.shard_map` can run it.
 
     Attributes:
       function: `function(constants, first, *arguments)`, where `first` is the index in the batch of the first row, and
         `arguments` are the arguments of the block. A call draws random numbers from the key of the step, into which
         `jax.random.fold_in` folds `first`.
-      constants: a pytree of arrays: the values that the block reads from outside, and the data of its random key.
+      constants: a pytree of arrays: the values that the block reads from outside, and the data of the block's
+        random key.
     """
 
     function: Callable[..., Any]
@@ -102,7 +103,7 @@ def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[st
 
 
 def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> None:
-    """Check that a block computes each row of its result only from one row of the input.
+    """Check that a block computes each row of its result only from the same row of its input.
 
     Raises:
       ArgumentError: a row of the result depends on other rows of the input.
@@ -180,7 +181,7 @@ def _of_rows(x: Any, count: int) -> Any:
 
 @contextlib.contextmanager
 def _drawing(given: Any, key: Any) -> Iterator[None]:
-    """Make layers draw random numbers from `key` inside a `with` block; `given` holds the inputs of the traced run."""
+    """Make layers draw random numbers from `key` inside a `with` block; `given` holds the key of the traced run."""
     before = given.key
     given.key = key
     try:
@@ -260,7 +261,7 @@ class MicrobatchSplit(NamedTuple):
         return self.shards * self.microbatches * self.rows
 
     def first(self, shard: Any, microbatch: Any) -> Any:
-        """Return the index in the batch of the first row of microbatch number `microbatch` of shard number `shard`."""
+        """Return the index in the batch of the first row of a microbatch, from the numbers of microbatch and shard."""
         return (shard * self.groups * self.microbatches + microbatch) * self.each
 
     def parts(self, array: Any) -> Any:
@@ -278,7 +279,7 @@ def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) 
     """Return the pipeline along an axis of the current mesh, or None if each device computes all blocks.
 
     Args:
-      owner: the name of the layer, for messages.
+      owner: the name of the layer, for error messages.
       axis: the name of the mesh axis, or None.
       n: the number of blocks.
       microbatches: the number of microbatches; None for the number of stages.
@@ -362,8 +363,9 @@ def pipelined(
 def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
     """Return a function that runs several blocks one after another; `remat` recomputes their values for the gradient.
 
-    The arguments of the function are the constants of `work`, the index in the batch of the first row, the stacked
-    indices of the blocks, their stacked arrays, and the input of the first block.
+    `work` is the block, converted by `rowwise`. The arguments of the returned function are the constants of `work`, the
+    index in the batch of the first row, the stacked indices of the blocks, their stacked arrays, and the input of the
+    first block.
     """
 
     def run(constants: Any, first: Any, numbers: Any, arrays: Any, x: Any) -> Any:

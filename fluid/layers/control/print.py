@@ -101,7 +101,7 @@ class _Line:
 
 
 def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
-    """Return a function that prints its arrays as one line, in its first `first_n` calls; -1 stands for all calls."""
+    """Return a function that prints its arguments as one line, only in the first `first_n` calls; -1 for all calls."""
     calls = itertools.count()
 
     def show(*arrays: Any) -> None:

@@ -159,14 +159,14 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Args:
       function: a layer such as `layers.fc`, or a custom function that calls layers. The function may open name scopes
         and use values from outside.
-      args: its positional arguments, of any kind.
-      kwargs: its keyword arguments, of any kind.
+      args: positional arguments of `function`, of any kind.
+      kwargs: keyword arguments of `function`, of any kind.
 
     Returns:
       The result of the function: a value, or a pytree of values.
 
     Raises:
-      ArgumentTypeError: `function` is not callable, such as the result of a call.
+      ArgumentTypeError: `function` is not callable, for example because it is the result of a call.
 
     References:
       Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
@@ -221,9 +221,9 @@ class _Exchange:
         self._old: list[Any] = []  # `_old` keeps replaced values alive, so that Python does not reuse their ids
 
     def __call__(self, tree: Any) -> Any:
-        """Return a copy of the pytree `tree`, in which outputs of `jax.checkpoint` replace arrays from inside it.
+        """Return a copy of the pytree `tree`, in which checkpoint outputs replace arrays from inside the checkpoint.
 
-        One new object replaces an object that occurs several times in `tree`.
+        An object that occurs several times in `tree` is replaced by the same new object each time.
         """
         return jax.tree.map(self._value, tree, is_leaf=_is_sequence)
 
@@ -260,7 +260,7 @@ def _seen(frame: core.Frame) -> Any:
 
 
 def _by_identity(tree: Any) -> dict[int, jax.Array]:
-    """Return a dict from `id` to array for all arrays in a pytree; it keeps the arrays alive, so ids stay unique."""
+    """Return a dict from `id` to array for all arrays in a pytree; the dict keeps them alive, so ids stay unique."""
     return {id(leaf): leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)}
 
 

@@ -188,7 +188,7 @@ def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
 
 
 def _index(this: Layer, i: Any, room: int) -> Any:
-    """Return the index `i` as an integer array `[]`; check that a Python int is in the capacity `room` of the array."""
+    """Return the index `i` as an integer array `[]`; check that a Python int is from 0 to `room - 1`."""
     if isinstance(i, int | np.integer):
         i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
     index = array_of(this, i)

@@ -149,9 +149,9 @@ def boxes_of(this: Layer, value: Value, argument: str, dims: int | None = None) 
     """Check boxes, and return an array `[..., 4]` in float32 or wider, with zeros for the padding of a sequence batch.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       value: the boxes, an array or a sequence batch.
-      argument: the name of the user's argument, for messages.
+      argument: the name of the user's argument, for error messages.
       dims: the required number of dimensions if `value` is an array; None for any number.
 
     Raises:
@@ -281,7 +281,7 @@ def box_coder(
       box_normalized: True for boxes in fractions of the image; False for boxes in pixels, whose width is
         `x2 - x1 + 1`.
       name: name of the layer; by default `box_coder_N`.
-      axis: for decoding: 0 if the second dimension of `target_box` corresponds to the prior boxes, 1 if the first does.
+      axis: for decoding: 0 if the second dimension of `target_box` corresponds to the prior boxes, 1 for the first.
 
     Returns:
       For encoding, the offsets of each box from each prior box, `[boxes, priors, 4]`. For decoding, boxes in the
@@ -396,7 +396,7 @@ def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: flo
 
 
 def _to_decode(this: Layer, prior_box: Value, target_box: Value, axis: int) -> tuple[jax.Array, Any, Any]:
-    """Check the arguments that `box_coder` decodes, and return them as arrays.
+    """Check the prior boxes and the offsets that `box_coder` decodes, and return both as arrays.
 
     Returns:
       Prior boxes `[n, 4]`; offsets `[rows, n, 4]`, or `[n, m, 4]` for `axis=1`; and a function that converts a result

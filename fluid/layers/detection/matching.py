@@ -265,7 +265,7 @@ def one_for_each(this: Layer, value: Value, boxes: core.SequenceBatch, argument:
 def predictions_of(
     this: Layer, bbox_pred: Value, cls_logits: Value, anchor_box: Value, classes: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Check the shapes of predictions and anchors, and return all three as arrays in float32 or wider.
+    """Check the shapes of offsets, logits and anchors, and return all three as arrays in float32 or wider.
 
     Returns:
       Offsets `[batch, anchors, 4]`, logits `[batch, anchors, classes]`, and anchors `[anchors, 4]`.
@@ -347,11 +347,11 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
 
 
 def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -> jax.Array:
-    """Return for each row the indices of positive entries, then of negative entries, then of all other entries.
+    """Return for each row the indices of positive elements, then of negative elements, then of all other elements.
 
     Args:
-      positive: a mask of the positive entries, bool `[batch, n]`.
-      negative: a mask of the negative entries, bool `[batch, n]`.
+      positive: a mask of the positive elements, bool `[batch, n]`.
+      negative: a mask of the negative elements, bool `[batch, n]`.
       room: the number of indices to return for each row; None for all `n`.
 
     Returns:
@@ -406,5 +406,5 @@ class SelectedAnchors(NamedTuple):
 
 
 def counts(*masks: jax.Array) -> list[jax.Array]:
-    """Return for each mask, bool `[batch, n]`, the number of true entries in each row, int32 `[batch]`."""
+    """Return for each mask, bool `[batch, n]`, the number of true elements in each row, int32 `[batch]`."""
     return [jnp.sum(mask, axis=1, dtype=jnp.int32) for mask in masks]

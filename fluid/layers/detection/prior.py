@@ -15,7 +15,7 @@ from fluid.core import Value
 from fluid.layers.base import Layer, layer, wide_dtype
 from fluid.layers.image.spatial import Image, image_of
 
-# A list of box sizes (width, height), in pixels of the image.
+# The type of a list of box sizes (width, height), in pixels of the image.
 BoxSizes = list[tuple[float, float]]
 
 
@@ -208,8 +208,8 @@ def anchor_generator(
     features = image_of(this, input, 4, "NCHW")
     sizes: BoxSizes = []
     for ratio in ratios:
-        # First compute a box with this ratio and the area `across * down`, and round its sides to whole pixels. Then
-        # scale the box to each anchor size.
+        # First compute a box with this ratio of height to width and the area `across * down`, one cell of the grid, and
+        # round its sides to whole pixels. Then scale the box to each anchor size.
         width = _rounded(math.sqrt(across * down / ratio))
         height = _rounded(width * ratio)
         sizes += [(side / across * width, side / down * height) for side in sides]
@@ -317,8 +317,8 @@ def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] 
     """Check that a value is a positive number or a list of positive numbers, and return a list of floats.
 
     Args:
-      this: the layer, for messages.
-      argument: the name of the argument, for messages.
+      this: the layer that error messages name.
+      argument: the name of the argument, for error messages.
       value: the value of the argument.
       count: the required length of the list; 0 for any length.
 

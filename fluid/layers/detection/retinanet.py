@@ -179,7 +179,7 @@ def _best(
     """Decode the most probable predictions of one level of the feature pyramid.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       bboxes: predicted offsets from the anchors, `[batch, anchors, 4]`.
       scores: probabilities `[batch, anchors, classes]`.
       anchors: anchors in pixels, `[..., 4]`.

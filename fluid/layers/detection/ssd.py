@@ -82,7 +82,7 @@ def multi_box_head(
       kernel_size: the filter size of the convolutions.
       pad: the padding of the convolutions, whose results must have the height and width of the feature map.
       stride: the stride of the convolutions.
-      name: the name of all convolutions, instead of the automatic names `conv2d_N`.
+      name: the argument `name` of each convolution; by default the automatic names `conv2d_N`.
       min_max_aspect_ratios_order: whether the square from `max_sizes` is the second prior box, and not the last.
 
     Returns:
@@ -207,8 +207,8 @@ def _predicted(this: Layer, features: Value, boxes: jax.Array, result: jax.Array
     """Reshape the result of a convolution from `[batch, n * k, height, width]` to `[batch, height * width * n, k]`.
 
     Args:
-      this: the layer, for messages.
-      features: the input of the convolution, for messages.
+      this: the layer that error messages name.
+      features: the input of the convolution, for error messages.
       boxes: the prior boxes, `[height, width, n, 4]`.
       result: the result of the convolution.
 
@@ -228,7 +228,7 @@ def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | No
     """Compute the `min_sizes` and `max_sizes` of `count` feature maps from two percentages of the image size.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       count: the number of feature maps, at least 3.
       base: the size of the image in pixels.
       least: the `min_ratio` of `multi_box_head`.
@@ -251,8 +251,8 @@ def _for_each(this: Layer, argument: str, value: Any, maps: list[Any], default: 
     """Check that a value is a list with at least one entry for each feature map, and return the list.
 
     Args:
-      this: the layer, for messages.
-      argument: the name of the argument, for messages.
+      this: the layer that error messages name.
+      argument: the name of the argument, for error messages.
       value: the value of the argument; None for `default` on each feature map.
       maps: the feature maps.
       default: the entry for each feature map if `value` is None; None if `value` is required.

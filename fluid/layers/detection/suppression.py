@@ -20,7 +20,7 @@ class Candidates(NamedTuple):
 
     Attributes:
       boxes: `[batch, classes, n, 4]`.
-      scores: `[batch, classes, n]`; minus infinity marks an unused entry.
+      scores: `[batch, classes, n]`; minus infinity marks a missing box.
       places: int32 `[batch, classes, n]`: the index of each box among all boxes of its image.
       labels: the class numbers along the dimension `classes`, integers `[classes]`.
     """
@@ -147,9 +147,8 @@ def matrix_nms(
     def factor(overlap: Any, most: Any) -> Any:
         if use_gaussian:
             return jnp.exp((most**2 - overlap**2) * gaussian_sigma)
-        # If `most` is 1, the box that lowers the scores equals a box with a higher score. That higher box has an equal
-        # overlap with each other box, so its factor suffices. Infinity excludes this box from the minimum of the
-        # factors.
+        # If `most` is 1, the box A that lowers the scores equals a box C with a higher score. Both overlap every other
+        # box equally, so the factor of C suffices. Infinity excludes A from the minimum of the factors.
         return jnp.where(most < 1, (1 - overlap) / jnp.where(most < 1, 1 - most, 1), jnp.inf)
 
     decayed = found.scores * _decay(found.boxes, factor, 0.0 if normalized else 1.0)
@@ -163,7 +162,7 @@ def candidates(
     """Select for each class except the background the boxes whose scores are above a threshold.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       bboxes: the `bboxes` of `multiclass_nms`.
       scores: the `scores` of `multiclass_nms`.
       threshold: the exclusive lower bound of the scores.

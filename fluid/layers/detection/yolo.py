@@ -133,7 +133,7 @@ def grid_of(
     """Check the predictions of YOLOv3 on a feature map, and return them as a `Grid`.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       x: the predictions, `[batch, len(numbers) * (5 + classes), height, width]`.
       anchors: width and height of all anchors, `[anchors, 2]`, in pixels of the network's input.
       numbers: the indices of the anchors of this feature map.

@@ -329,7 +329,7 @@ def _transposed_geometry(
     """Compute the filter size and the padding of the ordinary convolution that computes a transposed convolution.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       image: the input.
       output_size: the user's argument of `conv2d_transpose`.
       filter_size: the user's argument of `conv2d_transpose`.

@@ -284,7 +284,7 @@ def _read_places(this: Layer, image: Image, places: jax.Array) -> jax.Array:
     """Interpolate images bilinearly at positions that each group of channels has separately.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       image: the images, `[batch, channels, height, width]`.
       places: the positions (y, x) in pixels, `[batch, groups, elements, 2, height', width']`, where `elements` is the
         number of elements of a filter.

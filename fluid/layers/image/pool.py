@@ -281,7 +281,7 @@ def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: 
     """Return padding (before, after) for each spatial dimension, extended up to the end of the last window.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       image: the input.
       window: the size of the window in each spatial dimension.
       strides: the stride in each spatial dimension.

@@ -335,8 +335,8 @@ def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
     """Convert the user's padding to pairs (before, after) for height and width.
 
     Args:
-      this: the layer, for messages.
-      argument: the name of the user's argument, for messages.
+      this: the layer that error messages name.
+      argument: the name of the user's argument, for error messages.
       given: one integer; two integers, `[height, width]`; or four integers, `[top, left, bottom, right]`.
     """
     if isinstance(given, list | tuple) and len(given) == 4:
@@ -350,7 +350,7 @@ def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apar
     """Extract the pixels in each position of a sliding window.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       image: the images.
       kernel: height and width of the window, `kh` and `kw`.
       steps: the strides.

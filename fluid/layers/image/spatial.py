@@ -59,11 +59,11 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
     """Check the dimensions and the layout of images, volumes or signals, and return them as an `Image`.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       value: the input.
       ndim: the number of dimensions: 4 for images, 5 for volumes, 3 for signals.
       layout: the user's layout, such as "NCHW".
-      argument: the name of the user's argument for the layout, for messages.
+      argument: the name of the user's argument for the layout, for error messages.
 
     Raises:
       ArgumentError: `layout` is not a layout for `ndim` dimensions.
@@ -107,7 +107,7 @@ def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], st
     """Convert the user's padding to one pair (before, after) for each spatial dimension.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       given: the user's padding: one integer; one integer for each spatial dimension; two integers for each spatial
         dimension, before and after; one pair for each dimension of the array, with zeros for batch and channels; "SAME"
         for a result of `ceil(size / stride)` pixels; or "VALID" for no padding.
@@ -210,10 +210,10 @@ def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts
     """Check that `parts` divides the number of channels, and return the number of channels in each part.
 
     Args:
-      this: the layer, for messages.
+      this: the layer that error messages name.
       image: the images.
-      argument: the name of the user's argument that determines `parts`, for messages.
-      value: the value of the user's argument, for messages.
+      argument: the name of the user's argument that determines `parts`, for error messages.
+      value: the value of the user's argument, for error messages.
       parts: the number of equal parts into which the channels are divided.
 
     Raises:

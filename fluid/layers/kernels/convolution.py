@@ -33,7 +33,7 @@ _FEW_CHANNELS = 4  # the most input channels for which `by_rows` computes its fi
 # `_BLOCK_CHANNELS` is 32: blocks of 16 channels take as long as blocks of 32 channels, and blocks of 64 channels take
 # up to twice as long (jaxlib 0.10.2, two cores).
 _BLOCK_CHANNELS = 32  # the fewest channels in one block of `blocks_of_channels`
-_MOST_BLOCKS = 16  # the most blocks of `blocks_of_channels`; XLA compiles a 3 x 3 block with gradients in about 0.2 s
+_MOST_BLOCKS = 16  # the most blocks in `blocks_of_channels`; XLA compiles a 3 x 3 block with gradients in about 0.2 s
 _MOST_CELLS = 49  # the largest filter of `shifted_images`, 7 x 7; XLA compiles it with gradients in 1.5 s
 
 
@@ -336,7 +336,11 @@ def blocks_of_channels(
 
 
 def _number_of_blocks(channels: int, groups: int) -> int:
-    """Return the largest divisor of `groups` within the limits `_BLOCK_CHANNELS` and `_MOST_BLOCKS`, at least 1."""
+    """Return the number of blocks into which `blocks_of_channels` divides the channels.
+
+    The number is the largest divisor of `groups` with at most `_MOST_BLOCKS` blocks, and with at least
+    `_BLOCK_CHANNELS` channels in each block; 1 if there is none.
+    """
     most = min(groups, _MOST_BLOCKS, max(1, channels // _BLOCK_CHANNELS))
     return max(blocks for blocks in range(1, most + 1) if groups % blocks == 0)
 

@@ -22,8 +22,8 @@ _platforms: ContextVar[tuple[str, ...]] = ContextVar("fluid_traced_for_platforms
 def on_cpu(alone: bool = False) -> bool:
     """Return whether layers may use implementations that are made for a CPU.
 
-    The result is False in a trace for a drawing or a summary, because users read its equations. The result is also
-    False in a trace for platforms without "cpu".
+    The result is False in a trace for a drawing or a summary, because users read the equations of the
+    trace. The result is also False in a trace for platforms without "cpu".
 
     Args:
       alone: True for an implementation that is slow on other devices; the result is then False for an exported model

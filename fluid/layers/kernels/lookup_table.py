@@ -72,7 +72,7 @@ def plus(x: Any, bias: Any) -> Any:
 
 
 def same_rows(x: Any, filled: Any) -> Any:
-    """Return `filled`, which differs from `x` only in the padding, and record the table and ids of `x` for it."""
+    """Record the table and ids of `x` for `filled`, which differs from `x` only in the padding; return `filled`."""
     known = _looked_up(x)
     if known is not None:
         core.current_frame("layers").note(filled, looked_up=known)
@@ -85,14 +85,14 @@ def _looked_up(x: Any) -> LookedUp | None:
 
 
 def _few_rows(table: jax.Array, ids: Any) -> bool:
-    """Return whether a computation on the table is faster than on one row for each id, and equally exact."""
+    """Return whether computing on all rows of a table is faster than on one row for each id, and equally exact."""
     # Half precision is not exact: the gradient of a row is a sum over many ids, which is rounded after each addition.
     exact = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
     return exact and 2 * table.shape[0] <= math.prod(ids.shape) and on_cpu() and not core.axes_here()
 
 
 def _value_of(known: LookedUp) -> jax.Array:
-    """Return the array `rows[ids]` of `known`, with NaN for ids outside the table; record `known` for later layers."""
+    """Return the looked-up array `rows[ids]`, with NaN for ids outside the table; record `known` for later layers."""
     width = known.rows.shape[1]
     # The gathered slices `[1, width]` keep the dimension of size 1, because XLA then sums the gradient of the rows
     # without copies of its inputs.

@@ -63,7 +63,7 @@ def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) 
     """
     settings = list(zip(shape, sizes, steps, pads, strict=True))
     changed = [each for each in settings if each[1:] != (1, 1, (0, 0))]
-    known = all(isinstance(n, int) for n, *_ in changed)  # a pooled dimension must not have a symbolic size
+    known = all(isinstance(n, int) for n, *_ in changed)  # a pooled dimension must not have a symbolic (unknown) size
     return known and math.prod(sizes) <= _MOST_OVERLAPPING_CELLS and any(n + sum(p) >= k + s for n, k, s, p in changed)
 
 
@@ -100,7 +100,7 @@ def _(
     for number, cell in enumerate(others, 1):
         before = largest >= cell
         index = jnp.where(before, index, np.int8(number))
-        largest = jnp.where(before, largest, cell)  # the next cell replaces a NaN, as in `reduce_window`'s gradient
+        largest = jnp.where(before, largest, cell)  # a NaN is replaced, as in `reduce_window`'s gradient
     return _largest_of_windows(sizes, steps, pads, arrays[0]), _chosen(sizes, steps, pads, index, slopes[0])
 
 

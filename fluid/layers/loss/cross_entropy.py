@@ -232,7 +232,7 @@ def _losses(this: Layer, value: Value, logs: Any, total: Any, label: Value, soft
       this: the layer, for its name in error messages.
       value: the input of the layer.
       logs: `[batch, ..., classes]`, with the classes along `axis`; `logs - total` are the log-probabilities.
-      total: an array with size 1 along `axis`, or a number.
+      total: the array to subtract from `logs`, with size 1 along `axis`; or a number.
       label: classes, or probabilities if `soft` is True.
       soft: whether labels are probabilities.
       ignore: a class whose rows have loss 0.

@@ -37,7 +37,7 @@ def accuracy(
 
     Args:
       input: probabilities or scores `[batch, classes]`, or a SequenceBatch of them; or `[batch, 1]`, the probability of
-        class 1 of two.
+        class 1 of two classes.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       k: the number of classes that count as predicted.
       correct: not possible in a program function, whose values never change: use what is returned.
@@ -365,8 +365,8 @@ def auc(
     `num_thresholds + 1` bins, the last for probabilities of exactly 1, and probabilities in one bin count as equal.
     The area is exact if no bin has rows of both classes.
     The numbers of positive and negative rows in each bin are states, which are saved with the parameters. Test mode
-    does not change them: both areas then cover only the batch that is fed. `trainer.test` returns the area over the
-    whole data set, computed from the sums over all batches.
+    does not change these states: both areas then cover only the batch that is fed. `trainer.test` returns the area over
+    the whole data set, computed from the sums over all batches.
 
     Args:
       input: probabilities `[batch, 2]` or `[batch, 1]`; the last column is the probability of being positive.

@@ -241,7 +241,7 @@ def sampled_softmax_with_cross_entropy(
 
 
 def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = None) -> tuple[Any, Any]:
-    """Check and return the input `[batch, width]` and labels `[batch, count]`; a `count` of None allows any."""
+    """Check and return the input `[batch, width]` and labels `[batch, count]`; None as `count` allows any."""
     rows = array_of(this, value)
     classes = check_ids(this.name, array_of(this, label))
     if classes.ndim == 1:
@@ -258,7 +258,8 @@ def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = N
 def _rows(table: Any, ids: Any, sparse: bool, touched: Any = None) -> Any:
     """Look up the rows of a table for ids `[...]`.
 
-    If `sparse` is True, the optimizer may update only these rows, without those for which the mask `touched` is False.
+    If `sparse` is True, the optimizer updates only the looked-up rows. If the mask `touched` is given, the optimizer
+    updates only the rows for which the mask is True.
     """
     return core.look_up(table, ids, touched) if sparse else look_up(table, ids)
 
@@ -349,7 +350,7 @@ def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
     """
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
-    above = jnp.right_shift(code, bit + 1)  # the index of a node: 1 for the root, 0 beyond the root
+    above = jnp.right_shift(code, bit + 1)  # numbers of nodes: 1 is the root, 0 is past the root
     on_path = above > 0
     return jnp.where(on_path, above - 1, 0), (jnp.right_shift(code, bit) & 1).astype(jnp.float32), on_path
 

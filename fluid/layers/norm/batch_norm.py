@@ -1,4 +1,4 @@
-"""`batch_norm`: normalise each channel over the batch."""
+"""The layer `batch_norm`, which normalises each channel over the batch."""
 
 from __future__ import annotations
 
@@ -160,8 +160,8 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
     """Return a number near the mean of each channel, and the images minus this number.
 
     Without this subtraction, the gradient is a difference of large numbers, which loses precision. Test mode computes
-    no gradient. So there the number is the bias that the preceding convolution has added to the images, or 0 if there
-    is no such bias.
+    no gradient. So in test mode, the number is the bias that the preceding convolution has added to the images, or 0
+    without a bias.
 
     Args:
       this: the layer.

@@ -1,4 +1,4 @@
-"""`dropout`: set random elements to zero in training."""
+"""The layer `dropout`, which sets random elements to zero in training."""
 
 from typing import Any
 

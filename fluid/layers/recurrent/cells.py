@@ -268,7 +268,7 @@ class GRU(Cell):
 
 
 def _peep(sums: jax.Array, weight: jax.Array | None, c: jax.Array) -> jax.Array:
-    """Add the peephole term `weight * c` to the pre-activations `[batch, width]`; add nothing for a weight of None."""
+    """Add the peephole term `weight * c` to the pre-activations `[batch, width]`; if `weight` is None, add nothing."""
     return sums if weight is None else sums + weight * c
 
 
@@ -322,7 +322,11 @@ def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool
 
 
 def _usual_lstm(cell: Cell, batch: core.SequenceBatch, state: Any) -> LSTM | None:
-    """Return the LSTM inside `cell` if the faster function `lstm_scan` can run it, in training on a CPU; else None."""
+    """Return the LSTM inside `cell` if the faster function `lstm_scan` may run this LSTM; else None.
+
+    `lstm_scan` runs only in training on a CPU, and only an LSTM with the usual activations, without a limit of its cell
+    state.
+    """
     found = cell.cell if isinstance(cell, StateAsOutput) else None
     if not isinstance(found, LSTM) or not on_cpu() or core.current_frame("layers").mode != core.TRAIN:
         return None
@@ -334,7 +338,7 @@ def _usual_lstm(cell: Cell, batch: core.SequenceBatch, state: Any) -> LSTM | Non
 
 
 def numbered(inputs: Any) -> tuple[Any, Any]:
-    """Pair inputs `[time, ...]` with the number of each step, for cells that draw new random numbers in each step."""
+    """Return step numbers `[time]` and the inputs, for cells that draw new random numbers in each step."""
     time = jax.tree.leaves(inputs)[0].shape[0]
     return jnp.arange(time, dtype=jnp.int32), inputs
 

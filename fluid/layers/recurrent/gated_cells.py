@@ -261,7 +261,7 @@ class LSTMCell(RNNCell):
 
 
 def _named_layer(name: Any, unit: str) -> Layer:
-    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`, with the automatic number `N`.
+    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`, such as `GRUCell/BasicGRUUnit_0.w_0`.
 
     Raises:
       ArgumentTypeError: the name is not a string, or is empty.
@@ -284,11 +284,11 @@ def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = No
     """Return the ParamAttr of a parameter with a fixed full name, so that all uses of the cell share the parameter.
 
     Args:
-      this: the layer.
+      this: the layer, whose name begins the automatic name of the parameter.
       attr: the user's ParamAttr, for one or several parameters.
       suffix: the suffix of the automatic name, such as "w_0".
-      role: the suffix of the name in `attr`, such as "gate", if several parameters share `attr`; None for one
-        parameter.
+      role: a word, such as "gate", that is appended to the name in `attr` if several parameters share `attr`; None if
+        `attr` is for one parameter.
     """
     settings = to_attr(attr)
     if settings is None:

@@ -35,7 +35,8 @@ from fluid.layers.recurrent.cells import (
 from fluid.layers.tensor.concat import concat
 from fluid.param_attr import ParamSetting
 
-# `_DTYPE_OF_INPUT` warns if the argument `dtype` differs from the dtype of the parameters.
+# The reason why the argument `dtype` has no effect. A `dtype` that differs from the dtype of the parameters causes a
+# warning.
 _DTYPE_OF_INPUT = Warned(
     "the parameters have the dtype of the input",
     asks=lambda value, given: (
@@ -249,7 +250,7 @@ def lstm_unit(
     both = concat([x, hidden], axis=1, name=name)
     sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr, name=name)
     new = LSTMUnit("ifog", forget_bias=forget_bias)(sums, cell)
-    # The order of the calls of `output` determines the automatic names of the results.
+    # Do not reorder the calls of `this.output`: the order determines the automatic names of the results.
     new_cell = this.output(new.cell.astype(sums.dtype))
     return this.output(new.hidden.astype(sums.dtype)), new_cell
 
@@ -269,7 +270,7 @@ def _unit(
 
 
 def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
-    """Return the ParamAttr of the recurrent weight and of the projection, from one for both or from a list of two."""
+    """Return the settings of the recurrent weight and of the projection; `given` is one for both, or a list of two."""
     settings = list(given) if isinstance(given, list | tuple) else [given, given]
     if len(settings) != 2:
         raise errors.ArgumentError(
@@ -290,8 +291,8 @@ def _biases(
       use_peepholes: True for a bias `[1, 7 * width]`, which includes the peepholes; False for a bias `[1, 4 * width]`.
 
     Returns:
-      The bias of the pre-activations, `[4 * width]`, or None; and the peepholes of the input, forget and output gate,
-      `[3, width]`, or None.
+      The bias of the pre-activations, `[4 * width]`, or None if `attr` is False; and the peepholes of the input, forget
+      and output gate, `[3, width]`, or None without `use_peepholes`.
     """
     size = x.shape[2]
     if attr is False and use_peepholes:
@@ -313,7 +314,7 @@ def _states(
     c_0: Value | None,
     reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """Run an LSTM over `x`, input times weight; return hidden and cell states of all steps as outputs of the layer."""
+    """Run an LSTM over `x`, the input times its weight; record and return hidden and cell states of all steps."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
     states = unroll_rows(StateAsOutput(cell), x, start, reverse)
     hidden = this.output(states.hidden)

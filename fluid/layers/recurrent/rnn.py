@@ -259,7 +259,7 @@ def rnn(
 
 
 def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callable[..., Any]]:
-    """Compute for all steps at once the part of a cell that depends only on the inputs, by the cell's method `hoist`.
+    """Call the method `hoist` of a cell, which computes for all steps at once what depends only on the inputs.
 
     Args:
       cell: the user's cell.
@@ -267,8 +267,9 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
       kwargs: further arguments of the cell.
 
     Returns:
-      The new inputs of all steps, and a function that takes one step with them. If the cell has no method `hoist`, `x`
-      and `cell` themselves.
+      The result of `hoist`: new inputs of all steps, and a function that takes one step with these inputs. If the
+      class of the cell defines no `hoist`, there are `kwargs`, or `x` is not one array `[time, batch, in]`: `x` and
+      `cell`.
     """
     # Ignore a `hoist` inherited from a base class: the `call` of the subclass may compute more than that `hoist`.
     hoist = vars(type(cell)).get("hoist")

@@ -28,7 +28,7 @@ class Memory:
 
     Attributes:
       value: the traced array that represents the memory inside the block.
-      init: the value in the first step, or the number that fills the first value.
+      init: the value in the first step: an array, or a number for all its elements.
       site: the line of the user's program that created the memory.
       updated: the value in the next step, after `update_memory`; None before.
     """
@@ -44,8 +44,8 @@ class BlockCell(Cell):
     """A cell whose step is a traced block. Its input is a pair: the step number and the list of step inputs.
 
     Attributes:
-      staged: the block as a function of the step number and the arguments; it returns first the new memories, then the
-        outputs.
+      staged: the traced block, a function of the step number and the arguments. It returns first the new values of the
+        memories, then the outputs.
       arguments: the arguments of the block, in order: a Memory, or the index of a step input in the list.
     """
 
@@ -70,8 +70,8 @@ class StepBlock(abc.ABC):
     """The base class of `DynamicRNN` and `StaticRNN`: a block that is traced once and then run for every step.
 
     Attributes:
-      kind: the automatic name of the layer, without its number.
-      opening: the name of the method that opens the block, for error messages.
+      kind: the automatic name of the layer without the number, such as "dynamic_rnn".
+      opening: the name of the method that opens the block, such as "step"; for error messages.
     """
 
     kind: str
@@ -80,10 +80,10 @@ class StepBlock(abc.ABC):
     def __init__(self, name: str | None = None):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
-        self._stages: core.Stages | None = None  # traces the block; None until the block is opened
-        self._child: core.Frame | None = None  # the record of traced values while the block is traced, else None
+        self._stages: core.Stages | None = None  # the trace of the block; None until the block is opened
+        self._child: core.Frame | None = None  # records the values of the block during its trace, else None
         self._arguments: list[Memory | int] = []
-        self._inputs: list[tuple[Any, Any]] = []  # for each step input: the traced value of one step, and all steps
+        self._inputs: list[tuple[Any, Any]] = []  # for each step input: the traced value of a step, and the input
         self._outputs: list[Any] = []
         self._results: list[Any] | None = None
 
@@ -169,7 +169,7 @@ class StepBlock(abc.ABC):
         one = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), steps)
         assert self._stages is not None and self._child is not None
         value = self._stages.argument(one)
-        # If the user feeds the sequence, mark its step as fed too, so that layers still check the range of integers.
+        # If the user feeds the sequence, mark the value of the step as fed too: layers check the range of fed integers.
         if (feed := self._frame.fact(sequence, "feed")) is not None:
             self._child.note(value, feed=feed)
         self._arguments.append(len(self._inputs))
@@ -201,7 +201,7 @@ class StepBlock(abc.ABC):
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """Return the error for `value`, a first value of a memory or a step input, which the block itself computes."""
+        """Return the error for a block that itself computes `value`, a step input or the first value of a memory."""
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(
@@ -245,7 +245,7 @@ class StepBlock(abc.ABC):
 
     @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
-        """Convert an output of all steps, `[time, ...]`, to the user's result: an array, or a SequenceBatch."""
+        """Convert one output in all steps, `[time, batch, ...]`, to the user's result: an array, or a SequenceBatch."""
 
 
 class DynamicRNN(StepBlock):

@@ -45,10 +45,10 @@ def sequences(
 
 
 def alike(this: Layer, value: Any, label: Any) -> None:
-    """Check that input and label are both arrays, or are sequence batches with equally many levels of nesting.
+    """Check that input and label are both arrays, both SequenceBatches, or both NestedSequenceBatches.
 
     Raises:
-      ShapeError: the levels differ.
+      ShapeError: the types differ.
     """
     if row_dims(value) != row_dims(label):
         raise errors.ShapeError(
@@ -73,7 +73,10 @@ def step_size(this: Layer, value: Any) -> int:
 
 
 def nested_like(value: Any, result: Any) -> Any:
-    """Group rows of `result`, one for each innermost sequence of `value`, by outer sequence, if `value` is nested."""
+    """Group the rows of `result`, one for each innermost sequence of `value`, by the outer sequences of `value`.
+
+    If `value` is not nested, return `result` unchanged.
+    """
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
 
@@ -92,7 +95,10 @@ def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
 
 
 def innermost(function: Callable[[core.SequenceBatch], Any], value: Any) -> Any:
-    """Apply `function` to the innermost sequences of `value`, and return its result with the nesting of `value`."""
+    """Apply `function` to the innermost sequences of `value`, as one SequenceBatch.
+
+    For a NestedSequenceBatch, group the result again by the outer sequences of `value`.
+    """
     return value.nest(function(value.flat())) if isinstance(value, core.NestedSequenceBatch) else function(value)
 
 
@@ -159,7 +165,7 @@ def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
 
 
 def shifted(data: Any, by: int, fill: Any = 0) -> Any:
-    """Shift data `[batch, time, ...]`: step `t` becomes step `t + by` of the input, or `fill` if there is none."""
+    """Shift data `[batch, time, ...]`: step `t` of the result is step `t + by` of `data`, or `fill` beyond the ends."""
     beyond = jnp.full((data.shape[0], abs(by), *data.shape[2:]), fill, data.dtype)
     if by < 0:
         return jnp.concatenate([beyond, data], axis=1)[:, : data.shape[1]]

@@ -83,7 +83,10 @@ def of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
 
 
 def trace_back(tokens: jax.Array, parents: jax.Array) -> jax.Array:
-    """Return the id sequences of the last hypotheses, by following `parents` back to the first step."""
+    """Return for each hypothesis of the last step its sequence of ids, `[time, batch, beam]`.
+
+    `parents` contains, for each step, the index of the extended hypothesis in the beam of the previous step.
+    """
 
     def step(places: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tokens, parents = now
@@ -266,7 +269,7 @@ class _Carry(NamedTuple):
       time: int32 `[]`: the number of finished steps.
       last_ids: int32 `[batch * beam]`: the last id of each unfinished hypothesis.
       ids: int32 `[batch, beam, max_length]`: all ids of the unfinished hypotheses.
-      totals: float32 `[batch, beam]`: the log-probabilities of these hypotheses; minus infinity if there is none.
+      totals: float32 `[batch, beam]`: the log-probabilities of the unfinished hypotheses; minus infinity for none.
       finished: the best finished hypotheses.
       state: the state from the user's step, a pytree of `[batch * beam, ...]`.
       program_states: the states of the program that the user's step changes, by name.
@@ -362,7 +365,7 @@ class _Search:
         )
 
     def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
-        """Return the `beam` best hypotheses of `first` and `second` for each row; if scores are equal, `first` wins."""
+        """Return the `beam` best hypotheses of `first` and `second` for each row; of equal scores, prefer `first`."""
         ids, scores, lengths = (jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
         best, places = jax.lax.top_k(scores, self.beam)
         return BeamSearch(of_parents(ids, places), best, of_parents(lengths, places))
@@ -379,7 +382,7 @@ class _Search:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """The history of a beam search that runs in a loop of the user: which earlier prefix each prefix continues.
+    """The history of a beam search in the user's loop: for each prefix (begun sequence), the prefix that it continues.
 
     A source is one item of the batch, such as a sentence to translate. Each source has `beam` rows, with at most one
     prefix each.
@@ -398,7 +401,7 @@ class Beams:
 
     @classmethod
     def start(cls, sources: int, beam: int, steps: int) -> Beams:
-        """Return the Beams before step 0: only the first row of a source has a prefix; rows are their own parents."""
+        """Return the Beams before step 0: only the first row of each source has a prefix; each row continues itself."""
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)
@@ -411,7 +414,7 @@ class Beams:
 
 
 class Selected(NamedTuple):
-    """The prefixes that one step of a beam search selects.
+    """The prefixes (begun sequences) that one step of a beam search selects; each source has `beam` of the rows.
 
     Attributes:
       ids: int32 `[rows, 1]`: the last id of each prefix.
@@ -429,7 +432,7 @@ class Selected(NamedTuple):
 def select(
     last: jax.Array, totals: jax.Array, ids: jax.Array, scores: jax.Array, alive: jax.Array, beam: int, end_id: int
 ) -> Selected:
-    """Extend all prefixes by their candidates, and keep the `beam` best prefixes of each source.
+    """Extend all prefixes (begun sequences) by one id, and keep the `beam` best of each source (item of the batch).
 
     The only candidate of a finished prefix is `end_id`, with an unchanged score. If all selected prefixes of a source
     had finished before this step, the source has no prefixes afterwards.
@@ -470,7 +473,7 @@ class _Trace(NamedTuple):
       scores: `[..., time]`: the score of the prefix up to each id.
       length: the number of ids collected so far.
       row: the row of each prefix in the preceding step, which the next iteration reads.
-      found: whether an iteration has already reached a step in which the prefix exists.
+      found: bool: whether an iteration has already reached a step in which the prefix exists.
     """
 
     ids: jax.Array
@@ -483,7 +486,7 @@ class _Trace(NamedTuple):
 def trace(
     ids: jax.Array, scores: jax.Array, steps: jax.Array, beams: Beams, beam: int, end_id: int
 ) -> tuple[core.NestedSequenceBatch, core.NestedSequenceBatch]:
-    """Return the complete prefixes of a beam search, the best first.
+    """Return the complete sequences that a beam search found for each source (item of the batch), the best first.
 
     Args:
       ids: int32 `[time, rows, 1]`: the ids that each step selected, after the start ids.
@@ -501,8 +504,8 @@ def trace(
 
     def back(turn: jax.Array, held: _Trace) -> _Trace:
         step = time - 1 - turn
-        # The loop runs from the last step to the first. The trace of a source whose prefixes all finished early begins
-        # at the last step in which the source had prefixes.
+        # The loop runs from the last step to the first. If all prefixes of a source finished early, start at the last
+        # step in which the source had prefixes.
         begins = ~jnp.any(held.found, axis=1, keepdims=True)
         row = jnp.where(begins, jnp.arange(rows).reshape(shape), held.row)
         there = jnp.where(begins, beams.lives[step].reshape(shape), held.found) & (step < steps)
@@ -554,8 +557,8 @@ class SameLayers:
         if self._counters is None or not frame.inside_loop:
             self._counters = dict(frame.naming.counters)
             return self._function(*args)
-        # The reused layer names already exist in the current frame (the record of the values of the program), so run
-        # the function in a new frame.
+        # A frame records the values of one trace by name. The reused layer names already exist in the current frame, so
+        # run the function in a new frame.
         child = core.inner_frame(frame)
         child.naming.counters = dict(self._counters)
         with core.running(child):

@@ -224,7 +224,7 @@ def edit_distance(
 
 
 def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.SequenceBatch:
-    """Remove the ignored integers from sequences `[batch, time]`."""
+    """Remove the integers in `ignored` from sequences `[batch, time]`."""
     if not ignored:
         return batch
     return packed(batch, batch.mask & ~jnp.isin(batch.data, jnp.asarray(ignored, batch.dtype)))

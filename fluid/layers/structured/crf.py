@@ -242,11 +242,11 @@ def _viterbi(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
 
 
 def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Split scores `[batch, time, tags]` into the first step and the later steps; time becomes the first dimension.
+    """Split scores `[batch, time, tags]` into the first step and the later steps, with time as the first dimension.
 
     Returns:
-      The scores of the first step, `[batch, tags]`. For the other steps, the scores, `[time - 1, batch, tags]`, and
-      whether each step is before the end of its row, bool `[time - 1, batch]`.
+      The scores of the first step, `[batch, tags]`; and a pair for the later steps: the scores,
+      `[time - 1, batch, tags]`, and a mask that is true before the end of a row, bool `[time - 1, batch]`.
     """
     scores = jnp.moveaxis(wide(batch), 1, 0)
     first = scores[0] if scores.shape[0] else jnp.zeros(scores.shape[1:], scores.dtype)

@@ -215,7 +215,10 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengt
 
 
 def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
-    """Return the log-probability of each of `labels [batch, n]` at each step, `[batch, time, n]`; NaN if invalid."""
+    """Return the log-probability of each of `labels [batch, n]` at each step, `[batch, time, n]`.
+
+    The log-probability of an integer that is not a class is NaN.
+    """
     batch, time, classes = log_probs.shape
     wanted = jnp.broadcast_to(labels[:, None], (batch, time, labels.shape[1]))
     known = ((labels >= 0) & (labels < classes))[:, None]

@@ -20,7 +20,7 @@ class KnownSteps(NamedTuple):
 
     Attributes:
       longest: the largest number of steps; None if it is unknown.
-      inputs: the inputs of all steps, a pytree of arrays `[time, batch, ...]`, if they do not depend on outputs.
+      inputs: the inputs of all steps, a pytree of arrays `[time, batch, ...]`; None if they depend on outputs.
       ragged: whether the inputs are sequence batches, so that the outputs are sequence batches too.
     """
 
@@ -164,7 +164,7 @@ class TrainingHelper(DecodeHelper):
         return time + 1 >= self._lengths, jax.tree.map(lambda v: v[following], self._steps), states
 
     def known_steps(self) -> KnownSteps:
-        """Return the number of steps, and their inputs unless a subclass overrides `initialize` or `next_inputs`."""
+        """Return the number of steps; with their inputs, unless a subclass overrides `initialize` or `next_inputs`."""
         own = type(self)
         fixed = own.initialize is TrainingHelper.initialize and own.next_inputs is TrainingHelper.next_inputs
         ragged = any(map(is_sequence, jax.tree.leaves(self.inputs, is_leaf=is_sequence)))
@@ -406,7 +406,7 @@ class Decoder:
 
     @property
     def tracks_own_finished(self) -> bool:
-        """True if finished flags from `step` replace the old flags; by default False: finished rows stay finished."""
+        """True if the flags from `step` replace the finished flags; by default False: finished rows stay finished."""
         return False
 
     def known_steps(self) -> KnownSteps:
@@ -414,10 +414,10 @@ class Decoder:
         return KnownSteps()
 
     def after_end(self, outputs: Any) -> Any:
-        """Return the outputs of the steps that are skipped because all rows are finished.
+        """Return the outputs for each step that is skipped because all rows are finished; zeros by default.
 
         Args:
-          outputs: the outputs of a step, filled with zeros.
+          outputs: zeros in the structure, shapes and dtypes of the outputs of a step.
         """
         return outputs
 

@@ -103,9 +103,9 @@ class _Carry(NamedTuple):
     """The carry of the loop over decoding steps.
 
     Attributes:
-      inputs: the inputs of the step, a pytree of `[batch, ...]`.
-      states: the states before the step, a pytree of arrays.
-      finished: bool `[batch]` or `[batch, beam]`.
+      inputs: the inputs of the next step, a pytree of `[batch, ...]`; None if they were known before the loop.
+      states: the states before the next step, a pytree of arrays.
+      finished: bool `[batch]` or `[batch, beam]`: whether each row is finished.
       lengths: int32, in the shape of `finished`: the number of steps until each row was finished.
       program_states: the states of the program that the decoder changes, by name.
     """
@@ -167,7 +167,10 @@ class _Decoding:
     impute: bool
 
     def run(self, carry: _Carry, steps: int) -> tuple[_Carry, Any]:
-        """Run up to `steps` steps, each of which returns the next inputs; return the last carry and all outputs."""
+        """Run at most `steps` decoding steps; each step returns the inputs of the next step.
+
+        Return the carry after the last step, and the outputs of all steps.
+        """
         _, outputs = jax.eval_shape(self._advance, carry, jnp.int32(0))
 
         def leave_out(carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
@@ -179,7 +182,7 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run `steps` steps over inputs `[time, batch, ...]` known before the loop, by a scan with a cheap gradient."""
+        """Run `steps` steps in a scan, whose gradient is cheap; `inputs` are the inputs of all steps, `[time, ...]`."""
 
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
@@ -270,8 +273,8 @@ def _arranged(outputs: Any, lengths: jax.Array, ragged: bool, time_major: bool) 
     Args:
       outputs: a pytree of arrays `[steps, batch, ...]`.
       lengths: the number of steps of each row, `[batch]`.
-      ragged: whether to return sequence batches, or, with `time_major`, arrays with zeros for padding.
-      time_major: whether time stays the first dimension.
+      ragged: whether the rows have lengths: return sequence batches, or, with `time_major`, arrays padded by zeros.
+      time_major: whether to return arrays with time as the first dimension.
     """
     if not ragged:
         return outputs if time_major else jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), outputs)
@@ -447,7 +450,7 @@ class BeamSearchDecoder(Decoder):
         return True
 
     def after_end(self, outputs: BeamOutput) -> BeamOutput:
-        """Return the outputs of a skipped step: append `end_token` to each hypothesis, in unchanged order."""
+        """Return the outputs for a skipped step, which appends `end_token` to each hypothesis and keeps their order."""
         ids = outputs.predicted_ids
         return outputs._replace(
             predicted_ids=jnp.full_like(ids, self.end_token),

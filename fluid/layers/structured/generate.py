@@ -115,8 +115,9 @@ class _Sampler:
     Attributes:
       key: a random key; None if every row gets the id with the largest score.
       temperature: float32, `[batch, 1]` or `[]`.
-      top_k: the number of ids to draw from, or None.
-      top_p: float32, `[batch, 1]` or `[]`: the sum of the probabilities of the ids to draw from; or None.
+      top_k: draw only from the `top_k` most probable ids; None for no limit.
+      top_p: float32, `[batch, 1]` or `[]`: draw only from the fewest ids whose probabilities add up to `top_p`; None
+        for no limit.
     """
 
     key: Any = None
@@ -125,7 +126,12 @@ class _Sampler:
     top_p: Any = None
 
     def __call__(self, scores: jax.Array, positions: jax.Array) -> jax.Array:
-        """Return the next ids `[batch]`, for `scores [batch, ids]` and row lengths `positions [batch]`."""
+        """Return the next ids, `[batch]`.
+
+        Args:
+          scores: the scores of all ids, `[batch, ids]`.
+          positions: the number of ids that each row has so far, prompt included, `[batch]`.
+        """
         best = jnp.argmax(scores, axis=-1)
         if self.key is None:
             return best
@@ -133,8 +139,8 @@ class _Sampler:
         return jnp.where(jnp.ravel(self.temperature) > 0, self._drawn(logits, positions), best)
 
     def _drawn(self, logits: jax.Array, positions: jax.Array) -> jax.Array:
-        # Use one random key for each row and position, so that neither padding nor the number of calls changes the
-        # drawn ids.
+        # Use one random key for each row and position. So neither padding nor the number of calls of `generate` changes
+        # the drawn ids.
         of_rows = jax.vmap(jax.random.fold_in, (None, 0))(self.key, jnp.arange(positions.shape[0]))
         keys = jax.vmap(jax.random.fold_in)(of_rows, positions)
         draw = jax.vmap(jax.random.categorical)
@@ -169,7 +175,7 @@ def _sampler(this: Layer, rows: int, temperature: Any, top_k: Any, top_p: Any, s
 
 
 def _for_rows(this: Layer, argument: str, value: Any, rows: int, example: str, most: float = np.inf) -> jax.Array:
-    """Convert an argument to float32: one number for all rows, `[]`, or one number for each row, `[batch, 1]`."""
+    """Check an argument, and convert it to float32: `[]` for one number, `[batch, 1]` for one number for each row."""
     if isinstance(value, int | float) and not 0 < value <= most:
         limit = "a positive number" if most == np.inf else f"a number above 0, at most {most:g}"
         raise errors.ArgumentError(f"{this.name}: {argument}={value!r}; expected {limit}, as in {argument}={example}")
@@ -189,7 +195,7 @@ class _CheckedStep:
     Attributes:
       this: the layer, for its name in error messages.
       step: the user's function.
-      end: the id that ends a row, or None.
+      end: the id that ends a row; None if rows end only at the largest length.
     """
 
     this: Layer
@@ -216,10 +222,10 @@ class _Carry(NamedTuple):
     """The carry of the loop that generates ids.
 
     Attributes:
-      written: int32 `[]`: the number of generated ids of the longest row.
-      last: `[batch]`: the last id of each row.
-      ids: `[batch, length]`: the ids, with zeros after the end of a row.
-      lengths: int32 `[batch]`: the number of ids of each row.
+      written: int32 `[]`: the number of ids generated so far for the longest row.
+      last: `[batch]`: the last id of each row, generated or from the prompt.
+      ids: `[batch, length]`: the generated ids, with zeros after the end of a row.
+      lengths: int32 `[batch]`: the number of generated ids of each row.
       ended: bool `[batch]`: whether each row has ended.
       state: the user's state.
       program_states: the states of the program that `step` changes, by name.
@@ -242,7 +248,7 @@ class _Writing:
       body: the traced `_CheckedStep`.
       before: int32 `[batch]`: the lengths of the prompts.
       length: the largest number of ids of a row.
-      end: the id that ends a row, or None.
+      end: the id that ends a row; None if rows end only after `length` ids.
       sampler: the object that selects the next ids.
     """
 

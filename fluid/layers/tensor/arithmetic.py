@@ -281,13 +281,13 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# At (0, 0) these functions have no value or no derivative. So the padding of a SequenceBatch is replaced by 1, not by
-# 0.
+# The layers whose function has no value or no derivative at `x = y = 0`. They read the padding of a SequenceBatch as 1,
+# not as 0.
 _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    """Create an elementwise layer from a function of two arrays; if `integer`, its docstring has an integer example."""
+    """Create the elementwise layer `kind` from a function; if `integer`, the example in its docstring has integers."""
 
     def elementwise(x: Value, y: Value | float, axis: int = -1, act: Activation = None, name: str | None = None) -> Any:
         this = Layer(kind, name)
@@ -308,7 +308,7 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, 
       this: the layer, for its name in error messages.
       x: the first value.
       y: the second value.
-      axis: the dimension of `x` that is aligned with the first dimension of `y`.
+      axis: the dimension of `x` that is aligned with the first dimension of `y`; -1 aligns the last dimensions.
       fill: the number that replaces the padding of sequence batches.
 
     Raises:

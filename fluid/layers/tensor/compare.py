@@ -99,21 +99,27 @@ def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Call
 
 
 def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
-    """Make `function` the layer `kind` with a docstring; giving its output argument, named `target`, is an error."""
+    """Turn `function` into the layer `kind`, with a docstring; `target` is the name of its output argument.
+
+    Passing the output argument, in which Fluid stores the result, is an error.
+    """
     function.__name__ = function.__qualname__ = kind
     function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
     return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
 
 
 def _compared(this: Layer, function: Callable[[Any, Any], Any], x: Value, y: Value) -> Any:
-    """Compare two values of equal shape; programs written for PaddlePaddle Fluid may compare values that broadcast."""
+    """Compare two values of equal shape; in programs written for PaddlePaddle Fluid, shapes that broadcast suffice."""
     if this.frame.as_fluid and _broadcast(x, y):
         return this.output(on_data(function, x, y))
     return _elementwise(this, function, x, y)
 
 
 def _broadcast(x: Value, y: Value) -> bool:
-    """Return whether two values broadcast: both are arrays or both sequence batches, or one has a single element."""
+    """Return whether the shapes of two values broadcast.
+
+    An array and a sequence batch broadcast only if one of them has a single element.
+    """
     try:
         np.broadcast_shapes(dense(x).shape, dense(y).shape)
     except ValueError:

@@ -406,7 +406,7 @@ def identity(x: Value, name: str | None = None) -> Any:
     this = Layer("identity", name)
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
-    if result is value:  # unless a fed value replaces `x`, copy its recorded facts, such as the logits of a softmax
+    if result is value:  # no fed value replaces `x`: copy what is recorded of `x`, such as the logits of a softmax
         this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result
 

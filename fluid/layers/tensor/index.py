@@ -314,7 +314,7 @@ def one_hot(input: Value, depth: int, allow_out_of_range: bool = False, name: st
 
 
 def _limit(this: Layer, index: Value, size: int) -> None:
-    """Make the input pipeline refuse fed values of `index` outside 0 to `size - 1`, unless `size` is the batch size."""
+    """Let the input pipeline refuse fed indices outside 0 to `size - 1`, unless `size` is the batch size."""
     if size != this.frame.placeholder_batch:
         core.limit_feed(index, 0, size)
 
@@ -337,7 +337,7 @@ def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: 
 
 
 def _taken(array: Any, numbers: Any, axis: int) -> Any:
-    """Select slices along an axis by index; an index out of range gives NaN, or the smallest integer."""
+    """Select slices along an axis by index; for an index out of range, the slice is NaN, or the smallest integer."""
     wanted = jnp.where(numbers < 0, array.shape[axis], numbers)
     return jnp.take(array, wanted, axis=axis, mode="fill", fill_value=None)
 

@@ -17,7 +17,7 @@ from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
-    """Return a `Warned`: the warning that `min` or `max` of `sampling_id`, if not `default`, has no effect.
+    """Return the warning for `min` or `max` of `sampling_id`: a value other than `default` has no effect.
 
     Fluid draws a number between the bounds, and looks it up in the cumulative probabilities of the classes. So in
     Fluid, bounds other than 0 and 1 exclude classes.
@@ -231,7 +231,7 @@ def sampling_id(
 
 
 def _key(this: Layer, seed: int) -> Any:
-    """Return the random key of `seed`; if `seed` is 0, a key that depends on the layer and the step."""
+    """Return the random key for `seed`; for a seed of 0, a key that depends on the layer and the step."""
     return jax.random.key(seed) if seed else core.random_key(this.name)
 
 

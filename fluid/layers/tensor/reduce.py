@@ -363,7 +363,7 @@ def _doubt_features(this: Layer, value: Value, dim: Dims) -> None:
 
 
 def _axes(value: Value, dim: Dims) -> tuple[int, ...] | None:
-    """Convert the user's `dim` to dimensions of the underlying array; None means all dimensions."""
+    """Convert the user's `dim` to dimensions of the underlying array; return None for all dimensions."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None
     dims = dim if isinstance(dim, list | tuple) else [dim]
@@ -399,7 +399,7 @@ def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> An
 
 
 def _extreme(x: Any, lowest: bool) -> Any:
-    """Return the lowest value of the dtype of `x` if `lowest`, else the highest; infinite for floats."""
+    """Return the lowest value of the dtype of `x` if `lowest` is true, else the highest; for floats, an infinity."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -jnp.inf if lowest else jnp.inf
     info = jnp.iinfo(x.dtype)
@@ -407,7 +407,10 @@ def _extreme(x: Any, lowest: bool) -> Any:
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:
-    """Return `result`; if it is a scalar, record the number of rows of `value` as its weight in means over batches."""
+    """Return `result`, which was computed from `value`.
+
+    For a scalar result, record the number of rows of `value`: its weight in a mean over several batches.
+    """
     if jnp.ndim(dense(result)) == 0:
         weight = rows_of(this.frame, value)
         if weight is not None:
@@ -416,10 +419,10 @@ def _noted(this: Layer, value: Any, result: Any) -> Any:
 
 
 def rows_of(frame: core.Frame, value: Any) -> Any:
-    """Return the number of rows over which a mean of `value` averages; None if unknown.
+    """Return the number of rows over which a mean of `value` averages; None for a scalar that is not a mean.
 
     Rows are dimension 0 of an array, or the valid steps of a sequence batch. For a scalar that is itself a mean, return
-    the number of rows of that mean.
+    the number of rows over which it averages.
     """
     if is_sequence(value):
         return jnp.sum(value.mask, dtype=jnp.int32)

@@ -298,7 +298,7 @@ class Format(abc.ABC):
 
 
 def broken(file: File, row: int, found: str, fix: str) -> errors.ReaderError:
-    """Return the error for a row.
+    """Return the ReaderError for a row that cannot be read.
 
     Args:
       file: the file of the row.

@@ -124,7 +124,7 @@ class Pieces:
             raise failure
 
     def _failure(self, piece: Piece, number: int, error: Exception) -> errors.FluidError:
-        """Return the error for a row whose reading or decoding has raised an exception."""
+        """Return the ReaderError for a row whose reading or decoding has raised an exception."""
         if isinstance(error, Misfit):
             return broken(piece.file, number, str(error), error.fix)
         if isinstance(error, errors.FluidError):
@@ -143,7 +143,7 @@ class Pieces:
 
 
 def _check_alike(pieces: list[Piece]) -> None:
-    """Refuse files in which the kind of a column, such as "numbers" or "text", differs from the first file.
+    """Refuse files with a column whose kind, such as "numbers" or "text", differs from its kind in the first file.
 
     Raises:
       ReaderError: a file has a column of another kind.

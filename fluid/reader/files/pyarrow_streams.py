@@ -58,12 +58,12 @@ def _note(lent: Any, made_of: Any) -> None:
         before = _held[:]
         _held[:] = [(held, of) for held, of in before if held() is not None]
         _held.append((weakref.ref(lent), made_of))
-    del before  # destroys files that pyarrow no longer uses, after `_lock` is released
+    del before  # destroy the files that pyarrow no longer uses only after `_lock` is released
 
 
 @atexit.register
 def _wait() -> None:
-    ahead.end_all()  # first ends the threads of readers, because they pass new streams to pyarrow
+    ahead.end_all()  # end the threads of readers first, because they pass new streams to pyarrow
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until and any(held() is not None for held, _ in _held):
         time.sleep(0.001)

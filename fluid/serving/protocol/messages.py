@@ -19,7 +19,7 @@ HEADER_LENGTH = "inference-header-content-length"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A requested output: its `name`, and `binary`, which is True if its numbers are sent as bytes and not as JSON."""
+    """A requested output: its `name`, and `binary`, True to send the numbers as bytes instead of JSON."""
 
     name: str
     binary: bool

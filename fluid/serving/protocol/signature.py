@@ -155,7 +155,7 @@ _BATCHES = {1: SequenceBatch, 2: NestedSequenceBatch}
 
 
 def _extended(array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Return an array padded with zeros; `sizes` are the new sizes of its dimensions from the second on."""
+    """Pad an array with zeros; `sizes` are the new sizes of all dimensions except the first one."""
     missing = [(0, more - size) for more, size in zip(sizes, array.shape[1:], strict=False)]
     return np.pad(array, [(0, 0), *missing, *[(0, 0)] * (array.ndim - 1 - len(missing))])
 
@@ -198,7 +198,7 @@ def _values(found: Sequence[Any]) -> list[Any]:
 
 
 def _read(tensor: Mapping[str, Any]) -> tuple[str, tuple[int | None, ...], str, int]:
-    """Return the name, shape, dtype and nesting level (lod level) of a feed or output, from its metadata."""
+    """Read the name, shape, dtype and nesting level (lod level) of a feed or output from the metadata of a model."""
     level = tensor.get("parameters", {}).get("lod_level", 0)
     shape = [None if size == ANY else size for size in tensor["shape"]]
     return tensor["name"], (*shape[:1], *shape[1 + level :]), str(DTYPES[tensor["datatype"]]), level

@@ -38,7 +38,7 @@ _MOST_SIZE = 2**31 - 1
 _MOST_EMPTY = 1024
 PIECE = 8192
 """The number of numbers to convert in one call of NumPy, during which no other thread runs."""
-ANY = -1  # in a shape: a size that is not fixed, or that differs between rows
+ANY = -1  # the number in a shape for a size that is not fixed, or that differs between rows
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def _kind(dtype: np.dtype) -> str:
 
 
 def _within(name: str, array: np.ndarray, datatype: str) -> np.ndarray:
-    """Convert an array of numbers from JSON to the NumPy dtype of the datatype.
+    """Convert an array of numbers, read from JSON, to the NumPy dtype for a datatype of the protocol.
 
     Raises:
       ProtocolError: a number is too large for the datatype.

@@ -1,4 +1,4 @@
-"""Decoders of PaddlePaddle's `contrib.decoder`: a cell with named states, decoders for training and beam search."""
+"""Decoders of PaddlePaddle's `contrib.decoder`: a cell with named states, and decoders for training and beam search."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -167,7 +167,7 @@ class StateCell:
         return self.get_state(self._out)
 
     def _begin(self) -> None:
-        """Read the states of the previous step from the decoder, unless an earlier call has read them.
+        """Read the states of the previous step from the decoder, unless they were already read in this step.
 
         Raises:
           ProgramError: the cell is attached to no decoder.
@@ -206,7 +206,7 @@ class _Decoder:
         raise NotImplementedError
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the result of `recall` for this state."""
+        """Set the value of a state in the next step to `value`; `before` is the variable from `recall(state)`."""
         raise NotImplementedError
 
 
@@ -255,7 +255,7 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.memory(init=state.value, need_reorder=state.need_reorder)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the result of `recall` for this state."""
+        """Set the value of a state in the next step to `value`; `before` is the variable from `recall(state)`."""
         self.dynamic_rnn.update_memory(before, value)
 
 
@@ -268,8 +268,8 @@ class BeamSearchDecoder(_Decoder):
       init_scores: the scores of `init_ids`, a variable of shape `[1]` and `lod_level=2`.
       target_dict_dim: the size of the vocabulary.
       word_dim: the width of the embedding of a word.
-      input_var_dict: by name of a cell input, the variable that this input gets at every step. The inputs without an
-        entry get the embedding of the previous word.
+      input_var_dict: a dict from the name of a cell input to the variable that the input gets at every step. Inputs
+        that are not in the dict get the embedding of the previous word.
       topk_size: the number of candidates for the next word of each sentence.
       sparse_emb: whether updates of the embedding are limited to the rows that were looked up.
       max_len: the maximum number of words after the first.
@@ -413,5 +413,5 @@ class BeamSearchDecoder(_Decoder):
         return self.read_array(state.value)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the result of `recall` for this state."""
+        """Set the value of a state in the next step to `value`; `before` is the variable from `recall(state)`."""
         self.update_array(before, value)

@@ -15,7 +15,7 @@ __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
 
 
 class _Unit:
-    """The base class of BasicLSTMUnit and BasicGRUUnit: one recurrent step, whose calls share their parameters.
+    """The base class of BasicLSTMUnit and BasicGRUUnit: one recurrent step; all calls of a unit share parameters.
 
     Args:
       name_scope: the beginning of the names of the parameters.
@@ -233,7 +233,7 @@ def _units(
     name: str,
     acts: dict[str, Any],
 ) -> "_Units":
-    """Return the arguments of the recurrent cells of each direction, with PaddlePaddle Fluid's parameter names."""
+    """Return a container of the arguments of each direction's recurrent cells, with Fluid's parameter names."""
 
     def attr(given: ParamSetting, end: str) -> ParamSetting:
         settings = to_attr(given)
@@ -260,7 +260,7 @@ class _Units:
 
     Args:
       kind: the class of the cells.
-      directions: for each direction the arguments of each layer's cell.
+      directions: for each direction, a list with the keyword arguments of the cell of each layer.
     """
 
     def __init__(self, kind: Any, directions: Sequence[Sequence[dict[str, Any]]]):
@@ -297,7 +297,7 @@ def _stacked(
 
 
 def _first(cell: Any, x: Any, init: Any, index: int) -> Any:
-    """Return the initial states of a cell: entry `index` of each array in `init`, or defaults if `init` is None."""
+    """Return the initial states of a cell: `array[index]` of each array in `init`; the defaults if `init` is None."""
     states = cell.get_initial_states(x, batch_dim_idx=1)
     if init is None:
         return states

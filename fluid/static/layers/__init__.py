@@ -1,6 +1,6 @@
 """The layers of `fluid.layers`, and layers that assign variables; calls are recorded into a program, and run later.
 
-When a layer of `fluid.layers` is used first, `recorded` wraps it, so that its calls are recorded.
+At the first use of a layer of `fluid.layers`, `recorded` wraps the layer in a function that records each call.
 """
 
 from fluid.layers import __all__ as _of_fluid

@@ -28,7 +28,7 @@ class Entered(NamedTuple):
     Attributes:
       cond: the condition of the loop.
       before: the block that contains the loop.
-      constants: a dict from a variable whose elements all equal one known number to this number.
+      constants: the variables whose elements all equal one known number: a dict from the variable to the number.
       compared: the variables `(counter, limit)` of the condition `counter < limit`; None for other conditions.
     """
 
@@ -92,7 +92,7 @@ def _last_index(index: Variable, block: Block) -> int | None:
 
 
 def _bound(block: Block) -> Comparison | None:
-    """Return the variables `(counter, limit)` if a loop runs only while `counter < limit`; None if unknown."""
+    """Return the variables `(counter, limit)` if a loop certainly runs only while `counter < limit`; else None."""
     compared: Comparison | None = block.loop.compared
     if compared is None or compared[1] in block.assigned():
         return None
@@ -100,7 +100,7 @@ def _bound(block: Block) -> Comparison | None:
 
 
 def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
-    """Return whether the calls leave the loop condition `cond` unchanged, or set it to false or to `compared`."""
+    """Return whether `calls` keep the loop condition `cond`, or set it to false or again to `counter < limit`."""
     place = _last_place(calls, cond)
     if place is None:
         return True
@@ -141,13 +141,13 @@ def _step(block: Block, counter: Variable) -> float | None:
 
 
 class ArrayVariable(Variable):
-    """A variable that holds a TensorArray.
+    """A variable that holds a TensorArray (a list of arrays that a loop writes).
 
     Attributes:
       least: the capacity that the user requests; 0 without a request.
       writes: the recorded calls that write into the array.
       element: the shape of an element, evaluated at two trial batch sizes; empty before the first write.
-      first: `element` as of the first write; in a beam search, later elements have more rows.
+      first: the value of `element` after the first write; in a beam search, later elements have more rows.
 
     Example:
       >>> import fluid.static as fluid

@@ -299,7 +299,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 def _constant(made: Any, value: float | None) -> Any:
-    """Set the attribute `constant` of a variable, the number that all elements equal; return the variable."""
+    """Set `constant` of a variable, the number that all its elements equal, to `value`; return the variable."""
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made
@@ -344,12 +344,12 @@ def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
-    """Convert a learning rate, an array that for example another schedule computes, to a constant schedule."""
+    """Return a schedule that always returns `value`, a learning rate that a layer has computed as an array."""
     return lambda count: value.reshape(())
 
 
 def _decay_step_counter(begin: int = 0) -> Any:
-    """Return the step counter of learning rate schedules, float32 `[1]`: `begin` in the first run, then 1 more each."""
+    """Return the step counter of learning rate schedules, float32 `[1]`; it counts training runs from `begin` on."""
     return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
 
 

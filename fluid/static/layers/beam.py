@@ -22,7 +22,7 @@ from fluid.static.tape.variable import Variable
 
 
 class BeamVariable(Variable):
-    """A variable that holds a Beams: for each row of a beam search, the prefix (partial sentence) that it continues.
+    """A variable with the state of a beam search: for each row, the prefix (partial sentence) that the row continues.
 
     Attributes:
       size: the width of the beam.
@@ -85,7 +85,7 @@ def beam_search(
       return_parent_idx: True also returns, for each result row, the index of the row that it continues.
 
     Returns:
-      `(selected_ids, selected_scores)`, each `[rows, 1]`; with `return_parent_idx`, also int32 `[rows]`.
+      `(selected_ids, selected_scores)`, each `[rows, 1]`; `return_parent_idx` adds the row indices, int32 `[rows]`.
 
     Raises:
       ProgramError: the call is not inside the block of a While.
@@ -128,7 +128,7 @@ class _Noted:
         self._beams = beams
 
     def __call__(self, i: Any) -> Beams:
-        """Store as step `i` the row that each current row continues; return the new Beams (state of the search)."""
+        """Store the index of the row that each row of step `i` continues; return the new state of the search."""
         beams = _present(self._beams)
         return Beams.start(1, 1, 1) if beams is None else beams.noted(i.reshape(()))
 
@@ -147,7 +147,7 @@ class _Step:
         """Return the selected ids, their scores, the indices of the rows that they continue, and the new state."""
         this = Layer("beam_search", self._name)
         beams = _present(self._beams)
-        # The search state exists only in a run. During recording JAX evaluates only shapes, so any values do.
+        # The search state exists only in a run. During recording JAX evaluates only shapes, so any values suffice.
         if beams is None:
             beams = Beams.start(scores.shape[0], 1, 1)
             kept = select(pre_ids, pre_scores, pre_ids.reshape(-1, 1), pre_scores.reshape(-1, 1), beams.alive, 1, 0)
@@ -266,10 +266,12 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
 
 
 class _Here:
-    """A wrapper of the beam search loop in which a layer is recorded; JAX treats the wrapper as one pytree leaf.
+    """A wrapper of the loop in which a layer is recorded; the layer reads the state of a beam search from the loop.
+
+    JAX treats the wrapper as one pytree leaf.
 
     Args:
-      value: an argument of the layer.
+      value: an argument of the layer; its program knows the current loop.
     """
 
     def __init__(self, value: Any):

@@ -91,7 +91,7 @@ class _BlockLoop:
       block: the recorded block.
       cond: the condition of the loop.
       carried: the variables of surrounding blocks that the block assigns.
-      most: the maximum number of iterations; None to compute it from the block, if possible.
+      most: the maximum number of iterations; None computes the number from the block, if possible.
     """
 
     def __init__(self, block: Block, cond: Variable, carried: Sequence[Variable], most: int | None):
@@ -300,7 +300,7 @@ class IfElse:
 
 
 def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
-    """Run a recorded block; return the values of the variables `carried` after it; `held` are their values before."""
+    """Run a recorded block with the values `held` of the variables `carried`; return their values after the block."""
     environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
 
@@ -312,7 +312,7 @@ def _content(environment: Environment, variable: Variable) -> Any:
         return found
     if isinstance(variable, ArrayVariable):
         return variable.empty()
-    # The state of a beam search exists only in a run. During recording JAX evaluates only shapes, so any values do.
+    # A beam search has a state only in a run. During recording JAX evaluates only shapes, so any values suffice.
     if isinstance(variable, BeamVariable):
         return Beams.start(1, 1, 1)
     if variable.structs and not variable.persistable and variable.made_in is not None and variable.unassigned:

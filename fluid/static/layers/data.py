@@ -152,7 +152,7 @@ def _reshape_any(
 ) -> Any:
     """Reshape a value of unknown size.
 
-    While shapes are evaluated without data, the sizes may not fit: then resize the value to the new shape first."""
+    While shapes are evaluated without data, the placeholder size of `x` may not fit `shape`. Then resize `x` first."""
     frame = core.current_frame("layers.reshape")
     if frame.discovering and 0 not in shape and shape.count(-1) < 2:
         rest = math.prod(size for size in shape if size != -1)

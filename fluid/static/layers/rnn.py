@@ -65,7 +65,7 @@ class _StepBlock:
         return self._program.apply(functools.partial(_call, self, method), args, kwargs)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder with the shape of a method's result, while the block is recorded without data."""
+        """Return a placeholder for the result of the RNN's method `method`, while the block is recorded."""
         raise NotImplementedError
 
 
@@ -118,7 +118,7 @@ class DynamicRNN(_StepBlock):
         return self._method("memory", init=init, shape=shape, value=value, dtype=dtype)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder with the shape of a method's result, while the block is recorded without data."""
+        """Return a placeholder for the result of the RNN's method `method`, while the block is recorded."""
         if method == "step_input":
             return jax.tree.map(lambda v: v[0], time_first(args[0]))
         if kwargs["init"] is not None:
@@ -156,7 +156,7 @@ class StaticRNN(_StepBlock):
         return self._written()
 
     def step_input(self, x: Variable) -> Variable:
-        """Return the entry of the array `x` at the current step."""
+        """Return `x[t]`, the slice of the array `x` at the current step `t`."""
         return self._method("step_input", x)
 
     def memory(
@@ -184,13 +184,13 @@ class StaticRNN(_StepBlock):
         self.output(o)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder with the shape of a method's result, while the block is recorded without data."""
+        """Return a placeholder for the result of the RNN's method `method`, while the block is recorded."""
         if method == "step_input":
             return args[0][0]
         if kwargs["init"] is not None:
             return jax.numpy.asarray(kwargs["init"]) + 0
         sizes = list(kwargs["shape"])
-        # Subtract 1: `ref_batch_dim_idx` counts the time dimension, but `batch_ref` is the value of one step.
+        # Subtract 1: `ref_batch_dim_idx` counts the time dimension, but `batch_ref`, the value of one step, has none.
         inner = sizes[kwargs["init_batch_dim_idx"]] < 0
         reference = kwargs["batch_ref"]
         if inner:
@@ -224,7 +224,7 @@ class _Steps:
 
 
 def _call(owner: _StepBlock, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of the running recurrent layer; during recording, return a placeholder of the right shape."""
+    """Call a method of the running recurrent layer; during recording, return a placeholder of the result."""
     rnn = outer_environment(f"layers.{owner.kind.__name__}").find(owner)
     if rnn is not None:
         return getattr(rnn, method)(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Reshape and resize layers; a size may be a variable, if it is computed only from shapes and constants."""
+"""Reshape and resize layers; a size may be a variable that is computed only from shapes and constants."""
 
 import functools
 import inspect
@@ -51,7 +51,7 @@ def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
 def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], batch: int) -> np.ndarray:
     """Run a recorded call at the trial batch size `batch`; return the value of its output `variable`.
 
-    `read` has the values of the variables among the call's arguments."""
+    `read` is a dict from the variables among the call's arguments to their values."""
     environment = Environment()
     for given, value in read.items():
         environment[given] = jnp.asarray(value)

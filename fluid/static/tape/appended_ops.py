@@ -1,4 +1,4 @@
-"""`block.append_op`: ops that a user appends by type, computed by fluid's functions for ops of PaddlePaddle files."""
+"""`block.append_op`: ops that a user appends by type; the functions for ops of PaddlePaddle files compute them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from fluid.static.tape.variable import Persistent, Variable
 
 # The type of an op's slot (argument): a variable, the name of a variable, or a list of these.
 Slot = Variable | str | Sequence[Variable | str]
-# Names of ignored output slots: only PaddlePaddle's gradient ops read their intermediate results.
+# Output slots (named results of an op) to ignore: only PaddlePaddle's gradient ops read these intermediate results.
 _INTERIM = frozenset({"MeanOut", "Mask", "SavedMean", "SavedVariance", "VarianceOut", "XShape"})
 # A dict from the beginning of an unsupported op's type to the advice in the error message: what to write instead.
 _INSTEAD = {
@@ -49,7 +49,7 @@ def append(program: Any, type: str, inputs: Mapping[str, Slot], outputs: Mapping
 
 
 class _Appended:
-    """A function that computes one appended op, by the function for its type in the table of ops.
+    """A function that computes one appended op; it calls the function that the table of ops has for the op's type.
 
     Args:
       type: the type of the op.
@@ -129,13 +129,14 @@ class _Values:
     def maker(self, name: str) -> OpDesc | None:
         """Return None: an appended op cannot find the op that has computed its input `name`.
 
-        Some ops, for example range, must read that op. In place of such an op, users call a layer: `layers.range`.
+        Some ops, for example range, must read the op that computed an input. Instead of such an op, users call the
+        layer, for example `layers.range`.
         """
         return None
 
     def _persistent(self, name: str) -> Persistent:
         found = self._variables[name]
-        assert isinstance(found, Persistent)  # because `Op.parameter` passes only persistable variables
+        assert isinstance(found, Persistent)  # `Op.parameter` passes only names of persistable variables
         return found
 
 
@@ -158,7 +159,7 @@ def _check_type(type: str) -> None:
 
 
 def _variables(program: Any, given: Slot) -> list[Variable]:
-    """Return the variables in a slot (argument of an op) as a list; replace names by the program's variables."""
+    """Return the variables in a slot (argument of an op) as a list; replace each name by the program's variable."""
     found: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     return [program.var(item) if isinstance(item, str) else item for item in found]
 

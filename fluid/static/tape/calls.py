@@ -3,7 +3,7 @@
 A `Call` holds a layer, its arguments with variables in place of values, its output variables, and the counters of
 automatic names. A recorded program is a list of calls, which it can run again. During a run an `Environment` holds the
 value of each variable, and an assignment replaces the value in the Environment. A `Block`, for example the body of a
-loop, is a list of calls, too: `While` is one call of `layers.while_loop` over the variables that its block assigns.
+loop, is a list of calls, too: `While` is one call of `layers.while_loop` over the variables that the body assigns.
 
 When a call is recorded, `jax.eval_shape` runs it at two trial batch sizes, so shapes and errors are known at once. A
 `Tape` is a function that runs the calls recorded so far. Calls that assign parameters after an optimizer has
@@ -32,7 +32,7 @@ class Environment:
     """The current values of variables while a program runs. Each loop or branch body has a separate Environment.
 
     Args:
-      outer: the Environment of the surrounding block; None for the outermost.
+      outer: the Environment of the surrounding block; None for the outermost Environment.
     """
 
     def __init__(self, outer: "Environment | None" = None):
@@ -140,9 +140,10 @@ class Call:
         return replace(self, function=on_rows)
 
     def on_known_sizes(self) -> "Call":
-        """Return a copy of the call, in which unknown sizes of an array, except the first, come from other arguments.
+        """Return a copy of the call that replaces unknown sizes of its array arguments by sizes of other arguments.
 
-        The sizes are replaced only while shapes are evaluated without data; in a run all sizes are known.
+        The first size of a shape is not replaced. The copy replaces sizes only while shapes are evaluated without data;
+        in a run all sizes are known.
         """
         function = self.function
 
@@ -184,7 +185,7 @@ class Call:
             frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
-                continue  # the layer only returned an existing parameter: its value stays
+                continue  # the layer only returned an existing parameter, whose value is unchanged
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
@@ -224,7 +225,7 @@ def run_calls(
     Args:
       calls: the calls, in order.
       held: the values of variables before the first call.
-      outer: the Environment (values of variables) of the surrounding block.
+      outer: the Environment (values of variables) of the surrounding block; None for the calls of a program.
 
     Returns:
       The Environment with the values of variables after the last call.
@@ -238,7 +239,7 @@ def run_calls(
 
 
 def as_array(value: Any) -> Any:
-    """Reshape a scalar to `[1]`, as in PaddlePaddle, because later layers may need this shape; else return `value`."""
+    """Reshape a scalar to `[1]`, the shape that scalars have in PaddlePaddle; return any other value unchanged."""
     scalar = isinstance(value, jax.Array) and value.ndim == 0
     if not scalar:
         return value
@@ -248,7 +249,7 @@ def as_array(value: Any) -> Any:
 
 
 def outer_environment(what: str) -> Environment:
-    """Return the current Environment (values of variables); the error message begins with `what`, the caller.
+    """Return the current Environment (values of variables); the error message begins with `what`, the caller's name.
 
     Raises:
       ProgramError: no recorded program is running.
@@ -342,14 +343,15 @@ class Trial:
       call: the call.
       given: the variables that the call may read.
       arrays: the program's declarations of parameters and states, by name.
-      shared: the shared functions that the program has called, by name; the trial adds the call's shared functions.
+      shared: the functions with shared parameters (see `fluid.shared`) that the program has called, by name; the trial
+        adds the shared functions that the call uses.
       batch: the trial batch size.
 
     Attributes:
       structs: the shape and dtype of each result.
       names: for each result, the name that the call gives it; None for a result without a name.
       tree: the JAX pytree structure of the results.
-      lengths: for each result, the variable in `given` whose sequences have equal lengths; None without one.
+      lengths: for each result, the variable in `given` whose sequences have equal lengths; None if none has.
       naming: the counters of automatic names after the call.
       feeds: the feeds that the call declares.
       arrays: the declarations of parameters and states by the program and the call.
@@ -366,7 +368,7 @@ class Trial:
         frame = core.Frame(
             placeholder_batch=batch,
             as_fluid=True,
-            plain=True,  # no platform-specific kernels: the shapes are equal, and JAX traces fewer equations
+            plain=True,  # no platform-specific kernels: JAX traces fewer operations, and the shapes are equal
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
@@ -395,15 +397,15 @@ class Trial:
 
 
 def _name_of(frame: core.Frame, value: Any) -> str | None:
-    """Return the name of `value`, a result of a layer call that was just traced; None if it has no name."""
+    """Return the name of `value`, a result of a layer call that was just traced; None if the result has no name."""
     found = [name for name, recorded in frame.made.values.items() if recorded is value]
     return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")
 
 
 def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) -> Variable | None:
-    """Return the variable in `given` whose sequences have the lengths of `value`; None without one.
+    """Return the variable in `given` whose sequences have the lengths of `value`; None if none has.
 
-    `held` has the values of the variables in `given`, in equal order."""
+    `held[i]` is the value of the variable `given[i]`."""
     if not isinstance(value, core.SequenceBatch):
         return None
     pairs = zip(given, held, strict=True)
@@ -411,7 +413,7 @@ def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) ->
 
 
 def assignments_after_updates(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls after the last recorded `minimize` that assign parameters."""
+    """Return the recorded calls that assign parameters after the last `minimize`; empty if there is no `minimize`."""
     last = max((i for i, call in enumerate(calls) if call.function is minimized), default=len(calls))
     return [call for call in calls[last + 1 :] if call.assigns and any(map(_is_parameter, call.outputs))]
 
@@ -470,7 +472,7 @@ def _is_parameter(variable: Variable) -> bool:
 
 
 def _read(call: Call) -> list[Variable]:
-    """Return the variables that a call and its blocks read, without variables inside loops and branches."""
+    """Return the variables that a call and its blocks read, except the inner variables of loops and branches."""
     inner = [v for block in call.blocks for c in block.calls for v in _read(c)]
     found = [*call.variables(), *getattr(call.function, "captures", ()), *inner]
     return [v for v in found if isinstance(v, Persistent) or v.is_global]

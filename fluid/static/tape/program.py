@@ -41,7 +41,7 @@ class Program:
       random_seed: the seed of initial values and random layers.
       variables: the variables by name.
       arrays: the declarations of parameters and states, by name.
-      shared: the shared functions that the program has called, by name.
+      shared: the functions with shared parameters (see `fluid.shared`) that the program has called, by name.
       feeds: the declarations of the feeds by name, as FeedSpec.
       mains: for a startup program, the programs whose parameters it initializes.
       for_test: True if the program runs in test mode.
@@ -84,7 +84,7 @@ class Program:
         self._changes = 0
 
     def __call__(self) -> dict[str, Any]:
-        """Run the recorded calls; return by name the final values of all variables outside loops and branches."""
+        """Run the recorded calls; return a dict of the final values of all variables outside loops and branches."""
         return self.snapshot()()
 
     def __repr__(self) -> str:
@@ -388,7 +388,7 @@ class Program:
 
     @contextlib.contextmanager
     def before_block(self) -> Iterator[None]:
-        """Record the layer calls within a `with` block before the current loop or branch, into the block around it."""
+        """Record layer calls before the current loop or branch, in the surrounding block, while a `with` block runs."""
         inner = self._current
         if inner.outer is None:
             raise errors.ProgramError("this belongs inside the block of a loop: with decoder.block():")
@@ -425,14 +425,14 @@ class Program:
     def differentiated(self, name: str) -> Variable | None:
         """Return the loss whose gradient with respect to the parameter `name` can be fetched.
 
-        The result is the loss of the first recorded `minimize` that changes the parameter; without one, the loss of
-        the last `append_backward`, or None.
+        The result is the loss of the first recorded `minimize` that changes the parameter. If no `minimize` does, the
+        result is the loss of the last `append_backward`, or None without an `append_backward`.
         """
         losses = [call.args[1] for call in self._global.calls if call.function is minimized and changes(call, name)]
         return losses[0] if losses else self.first
 
     def write_behind(self, block: Block) -> None:
-        """Append the calls of an inner block to the current block, to which the inner variables then belong."""
+        """Append the calls of `block` to the current block, and move the variables of `block` to the current block."""
         for variable in self.variables.values():
             if variable.made_in is block:
                 variable.made_in = self._current
@@ -472,13 +472,13 @@ class Program:
         """Read the next minibatch of each reader whose feeds `given` lacks; return the arrays by name.
 
         Raises:
-          EOFException: a reader is at its end.
+          EOFException: a reader has no more minibatches.
         """
         needed = [reader for reader in self.readers if any(name not in given for name in reader.names)]
         return {name: value for reader in needed for name, value in reader.read().items()}
 
     def _own(self, leaf: Any) -> Any:
-        """Convert an argument of a layer call for the record.
+        """Convert an argument of a layer call before the call is recorded.
 
         Copy a NumPy array. Replace another program's parameter or state by this program's variable of equal name.
         """
@@ -565,7 +565,7 @@ class Program:
             startup.mains.append(self)
 
     def _outputs(self, call: Call, names: list[str | None], structs: list[tuple[Any, ...]]) -> list[Variable]:
-        """Return variables for the results of a call: existing ones for parameters and feeds, new ones for others."""
+        """Return variables for the results of a call: existing variables of parameters and feeds, else new ones."""
         call.nameless = frozenset(i for i, name in enumerate(names) if name is None and is_value(structs[i][0]))
         made: list[Variable] = []
         for name, both in zip(names, structs, strict=True):
@@ -579,7 +579,7 @@ class Program:
         return made
 
     def _visible(self, call: Call) -> list[Variable]:
-        """Return the variables that a call may read: its arguments, or all for a loop, branch or user's function.
+        """Return the variables that a call may read: all for loops, branches and user functions, else its arguments.
 
         Raises:
           ProgramError: an argument has no value yet, or belongs to another program or to an ended loop or branch.
@@ -642,7 +642,7 @@ def _note_fed_steps(call: Call) -> None:
 
 
 def _has_unknown_inner_size(call: Call) -> bool:
-    """Return whether a call reads a dense array with a fixed batch size and an unknown other size, as `[4, -1, 1]`."""
+    """Return whether a call reads an array whose batch size is fixed and another size unknown, such as `[4, -1, 1]`."""
     shapes = [v.shape for v in call.variables() if v.structs and not v.lod_level]
     return any(-1 in shape[1:] and shape[0] != -1 for shape in shapes)
 
@@ -650,8 +650,8 @@ def _has_unknown_inner_size(call: Call) -> bool:
 def _met_by_rows(call: Call) -> list[tuple[str, int]]:
     """Return the feeds of the sequences that a call combines with a dense array of one row for each example.
 
-    Return a pair `(name of the feed, fed_steps)` for each sequence. Return an empty list if the call reads no dense
-    array of rows, or if the lengths of a sequence do not come from a feed.
+    The result has a pair `(name of the feed, number of fed steps that make one step)` for each batch of sequences. The
+    result is empty if the call reads no dense array of rows, or if the lengths of a sequence do not come from a feed.
     """
     read = call.variables()
     sequences = [v for v in read if v.lod_level]
@@ -683,7 +683,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         _programs.reset(token)
 
 
-# Arguments of PaddlePaddle layers that do not change results. A call drops them if fluid's layer lacks the argument.
+# Arguments of PaddlePaddle layers that do not change results. `recorded` drops those that fluid's layer does not take.
 _WITHOUT_INFLUENCE = frozenset(
     {"force_cpu", "fuse_with_relu", "is_test", "need_clip", "persistable", "startup_program", "stop_gradient"}
     | {"use_cudnn", "use_mkldnn"}
@@ -730,7 +730,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def recorded_layer(name: str) -> Any:
-    """Return a public name of `fluid.layers`; a layer records its calls outside a program function.
+    """Return the layer or other public object `name` of `fluid.layers`; wrap a layer so that its calls are recorded.
 
     Raises:
       AttributeError: `fluid.layers` has no public name `name`.

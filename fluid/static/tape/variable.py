@@ -68,7 +68,7 @@ class Variable:
 
     @property
     def block(self) -> Owner:
-        """Return the program of the variable, because a program serves as its own block."""
+        """Return the program of the variable, because a program serves as its own block (list of calls)."""
         return self.program
 
     @property
@@ -244,7 +244,7 @@ SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
 
 
 def is_leaf(value: Any) -> bool:
-    """Return whether a pytree of arrays is the value of a single variable, for example a SequenceBatch."""
+    """Return whether `value` is a container of arrays that one variable holds, for example a SequenceBatch."""
     return isinstance(value, (*SEQUENCES, TensorArray, Beams))
 
 

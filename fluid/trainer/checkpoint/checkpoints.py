@@ -104,8 +104,8 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")
-    # The digest of a program depends on the text in which JAX prints its equations. So digests are compared only if the
-    # checkpoint was written with the installed version of JAX.
+    # The digest (checksum) of a program is computed from its equations as JAX prints them, which may change with the
+    # version of JAX. So digests are compared only if the checkpoint was written with the installed version.
     same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")
     if same_jax and digests not in (None, digests_of(programs)):
         log.warning(
@@ -128,7 +128,7 @@ _OTHER_OPTIMIZER = (
 
 
 def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape and dtype of each array, by name, without the arrays of optimizers."""
+    """Return the shape and dtype of each parameter and state, by name; omit the arrays of optimizers."""
     return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_OPTIMIZERS)}
 
 
@@ -140,20 +140,21 @@ class CheckpointPosition(Protocol):
 
     Attributes:
       epoch: the number of epochs that have ended.
-      last: True if the newest step is the last one of its epoch. A save that is due then waits for `after_epoch`.
+      last: True if the newest step is the last one of its epoch. A due save then waits for the call of `after_epoch`.
     """
 
     epoch: int
     last: bool
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns, as JSON, the training position at the time of this call."""
+        """Copy the current training position, and return a function that returns the copy as JSON."""
 
 
 class NoCheckpoints(Policy):
     """A hook of the training loop that saves nothing, for a training without checkpoints.
 
-    The training runs in a `with` block of this object. After the block, also after an error, no save is running.
+    The training runs in a `with` block of this object. In Checkpoints, which saves, the block ends only after the
+    last save is complete or has failed, also after an error.
     """
 
     def __enter__(self) -> "NoCheckpoints":
@@ -217,7 +218,7 @@ class Checkpoints(NoCheckpoints):
         self._asked = False  # True if a handler has requested a save that has not started yet
 
     def handlers(self) -> list[Handler]:
-        """Return a list of one handler that saves at each best value; [] unless `keep_best` names a reported value."""
+        """Return a list of one handler that saves at each new best value; [] if `keep_best` names no reported value."""
         return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
 
     def restore(self, step: int | str | None = None) -> Progress | None:
@@ -281,9 +282,9 @@ class Checkpoints(NoCheckpoints):
         return meta
 
     def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
-        """Return the step of the checkpoint to restore, and the flaw of each newer damaged checkpoint, by its step.
+        """Return the step of the checkpoint to restore; and a description of the damage of each newer one, by step.
 
-        All processes return equal results.
+        The step is None if the folder holds no checkpoint. All processes return equal results.
         """
         if self._group.is_first:
             self.folder.sweep()
@@ -447,7 +448,7 @@ class Checkpoints(NoCheckpoints):
         return self._asked or (interval is not None and self._since >= interval)
 
     def _newest(self, steps: Sequence[int]) -> tuple[int | None, dict[int, str]]:
-        """Return the step of the newest complete checkpoint, and the flaw of each newer damaged one, by its step.
+        """Return the step of the newest complete checkpoint; and descriptions of the damage of newer ones, by step.
 
         The step is None if the folder holds no checkpoint.
 
@@ -495,15 +496,15 @@ class Checkpoints(NoCheckpoints):
     def _read(self, step: int) -> dict[str, Any]:
         """Return the arrays of the checkpoint at `step`, by name, on the host.
 
-        An array of which other processes hold parts is returned on the devices, with the sharding of the session.
+        Arrays that are divided among processes are returned on the devices, sharded as in the session.
         """
         try:
             shared = {n: a.sharding for n, a in self._session.state().items() if a.size and not is_here(a)}
             here = names_here(self._session.programs, self.folder.meta(step)["arrays"])
             divided = {there: shared[name] for there, name in here.items() if name in shared}
             found = self.folder.arrays(step, divided)
-            # a training step donates (reuses) the buffers of its arrays, which must be copies for this; copying one
-            # array at a time saves memory
+            # copy each array, because a training step donates (reuses) the buffers of its arrays; copying one array at
+            # a time saves memory
             for name in divided:
                 found[name] = own_array(found[name])
             return {here[name]: array for name, array in found.items()}
@@ -520,7 +521,7 @@ def _versions() -> dict[str, str]:
 
 
 def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:
-    """Raise CheckpointError if a Trainer reads a checkpoint of a custom loop, or a custom loop one of a Trainer.
+    """Raise CheckpointError if a Trainer reads a checkpoint of a custom loop, or a custom loop reads one of a Trainer.
 
     Args:
       position: the training position in the checkpoint; a position with the key "states" is from a custom loop.

@@ -36,8 +36,8 @@ class CheckpointConfig:
         current folder by default. Or an address such as "s3://bucket/run" in an object store, for a training in one
         process; see `docs/object-store.md`.
       max_num_checkpoints: the number of newest checkpoints to keep, at least 1; None keeps all.
-      epoch_interval: the number of epochs between two saves at the ends of epochs; None saves at no end of an epoch.
-        The end of training is always saved.
+      epoch_interval: the number of epochs between two saves; None saves after no epoch. The state at the end of
+        training is always saved.
       step_interval: the number of steps between two saves; None saves at the ends of epochs and of training only.
       keep_best: also keep the checkpoint with the best value: a pair `(name, "min" or "max")`, or a name that shows the
         direction, such as "accuracy". For the name or index of a scalar output, each checkpoint stores the mean of the
@@ -160,7 +160,7 @@ class Score:
     def add(self, metrics: Results, program: str) -> None:
         """Add an output of one training step to the mean since the last checkpoint, without waiting for the device.
 
-        The call has no effect if handlers report the score, or if the step trains another program.
+        The call has no effect if a handler reports the score, or if the step trains a program without this output.
         """
         if self.measured or program != self._program:
             return
@@ -170,13 +170,13 @@ class Score:
             self._fold(56)  # read only the oldest 56 of more than 64 unread values: newer steps may still be in flight
 
     def announce(self, step: int, value: float) -> None:
-        """Record a value that a handler has measured after `step` training steps and reported."""
+        """Record a value that a handler has measured and reported after `step` training steps."""
         self._announced = (step, value)
 
     def take(self, step: int) -> dict[str, Any]:
         """Return the score of the checkpoint at `step` as JSON; begin a new mean of the output for the next checkpoint.
 
-        The entry "value" is None if the score is unknown or not finite.
+        In the JSON, "value" is None if the score is unknown or not finite.
         """
         self._fold(len(self._waiting))
         value = self._total / self._count if self._count else math.nan
@@ -266,7 +266,10 @@ class BestMeasured(Handler):
 
 
 def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]:
-    """Return a pair (program name, output index) by the name of each output; with one program, also by its index."""
+    """Return a dict from the name of each output to a pair (program name, output index).
+
+    With one program, the index of each output is a key too.
+    """
     found: dict[str | int, tuple[str, int]] = {}
     for program, its in programs.items():
         names = output_names(its) if len(programs) > 1 else its.output_names or ()

@@ -247,9 +247,9 @@ class _States:
             part.restore(state)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns, as JSON, the states of the objects in `state_of` at the time of this call.
+        """Copy the states of the objects in `state_of`, and return a function that returns the copies as JSON.
 
-        This method copies the states, because the loop may change them while a thread writes the checkpoint.
+        The states are copied, because the loop may change them while a thread writes the checkpoint.
         """
         states = [copy.deepcopy(part.state()) for part in self._parts]
         return lambda: {"epoch": "-", "step": "-", "states": states}

@@ -1,4 +1,4 @@
-"""Calls of `Trainer.train`: a call starts a training, continues one, or returns because an earlier run has finished it.
+"""Calls of `Trainer.train`: a call starts a training, continues one, or returns if an earlier run has finished it.
 
 `docs/exactness.md` promises identical bits for a script with several calls of `train`, also if the script is killed in
 one call and run again. Therefore a checkpoint holds the index of its call, and the position of the readers after each
@@ -18,7 +18,7 @@ from fluid.trainer.resume import Progress, check_storable
 log = logging.getLogger("fluid")
 
 Readers = Sequence[ReaderLike | None]
-"""The type of the readers of a call of `train`: one for each program of the Trainer; None for a program without."""
+"""The type of the readers of a call of `train`: for each program of the Trainer a reader, or None."""
 
 
 class Calls:
@@ -44,7 +44,7 @@ class Calls:
     def begin(
         self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
     ) -> tuple[Progress, NoCheckpoints]:
-        """Return the training position where a call of `train` begins, and the policy that saves its checkpoints.
+        """Return the training position where a call of `train` begins, and the hook of the loop that saves checkpoints.
 
         Args:
           readers: the readers that the user passes to `train`.
@@ -114,7 +114,7 @@ class Calls:
     def go_back(self, progress: Progress) -> None:
         """Make the next call of `train` continue from the training position that `Trainer.restore` has read."""
         self._progress = progress
-        # if the user freezes parameters after `restore`, the next call of `train` must not undo this
+        # drop the frozen names of the checkpoint, so that the next `train` keeps what the user freezes after `restore`
         self._progress.frozen = None
         self._ended = progress.call
         self._open = None
@@ -128,7 +128,7 @@ class Calls:
         self._ended = self._progress.call
 
     def _has_read(self, readers: Readers) -> bool:
-        """Return whether `readers` are identical (`is`) to the readers of the interrupted call of `train`."""
+        """Return whether `readers` are the same objects (`is`) as the readers of the interrupted call of `train`."""
         return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
 
     def _continue(self, readers: Readers, num_epochs: int) -> bool:

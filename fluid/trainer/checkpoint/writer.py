@@ -42,7 +42,7 @@ class Writer:
         self._keep = keep
         self._score = score
         self._group = group.apart()
-        # the error if the processes could not agree whether a checkpoint was written
+        # the error that `wait` raises if the processes could not agree whether a checkpoint was written; else None
         self._failure: errors.DistributedError | None = None
         self._health = Health()
         self._unhealthy = False
@@ -67,7 +67,7 @@ class Writer:
         Args:
           step: the number of training steps done.
           arrays: all arrays of the session by name: on the host, or in a multi-process training on the devices.
-          meta: a function that returns the metadata as JSON. The thread calls this function, because it is slow.
+          meta: a function that returns the metadata as JSON. The thread calls this slow function.
         """
         copied = threading.Event()
         arguments = (step, arrays, meta, copied.set)
@@ -136,7 +136,7 @@ class Writer:
             log.log(level, "checkpoint %d is not saved: %s", step, complaint)
 
     def _set_undone_aside(self, step: int) -> None:
-        """Rename the checkpoints after the step from which training continued, and the checkpoints from `step` on.
+        """Rename checkpoints that are newer than the step from which training continued, or not older than `step`.
 
         Training that continues from an older checkpoint computes the steps of these newer checkpoints again.
         """

@@ -62,10 +62,10 @@ class _Last(NamedTuple):
 
 
 class Total:
-    """The value of one output over the minibatches of a data set. Sums and means are computed in float64.
+    """An accumulator of one program output over the minibatches of a data set; sums and means are in float64.
 
     Args:
-      reduction: the rule that combines the values of all minibatches into one.
+      reduction: the rule that combines the values of all minibatches into one value, such as a mean.
 
     Example:
       >>> total = Total(Reduction("mean"))
@@ -147,7 +147,7 @@ class Gathered:
         """Add the results of one minibatch, after waiting until the device has computed them.
 
         Args:
-          found: a pair: a Part (value and weight) for each output, and the values that are fetched for the metrics.
+          found: a pair: a Contribution (value and weight) to each output, and the values fetched for the metrics.
           names: the names of the values that are fetched for the metrics.
         """
         parts, fetched = found
@@ -173,8 +173,8 @@ class DatasetEvaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        # keys of the warnings already given: the name of a program, for guessed rules that combine its minibatches; or
-        # "NAME rows", for many rows in memory
+        # the warnings already given: the name of a program for a warning of guessed rules, which combine minibatches;
+        # or "NAME rows" for a warning of many rows in memory
         self._warned: set[str] = set()
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
@@ -202,7 +202,7 @@ class DatasetEvaluator:
     ) -> Results:
         """Test a program over one pass of a reader, see `Trainer.test`.
 
-        The first test of a program warns of outputs whose minibatches are combined by a guessed rule.
+        The first test of a program warns of outputs for which fluid guesses how to combine minibatches.
 
         Args:
           member: the program to test.
@@ -254,7 +254,7 @@ class DatasetEvaluator:
         return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
-        """Return a program like `program` whose outputs are the values in `names`; each set of names is traced once."""
+        """Return a version of `program` that returns the values in `names`; each set of names is traced only once."""
         key = (program.name, *names)
         if key not in self._fetched:
             self._fetched[key] = returning(program, names)
@@ -264,7 +264,7 @@ class DatasetEvaluator:
 def request_of(program: Program, metrics: Metrics) -> Request:
     """Return a Request: the description of the compiled step of a test.
 
-    The step returns a Part (value and weight) for each output, and the inputs of the metrics.
+    The step returns a Contribution (value and weight) to each output, and the inputs of the metrics.
 
     Raises:
       ArgumentTypeError: an entry is not a metric, or has no inputs.
@@ -284,7 +284,7 @@ def request_of(program: Program, metrics: Metrics) -> Request:
 def evaluate(
     step: CompiledStep, feeds: Iterable[Mapping[str, Any]], gathered: Gathered, fixed: ConstantFeeds
 ) -> Iterator[None]:
-    """Collect the results of a program over all minibatches; yield after each minibatch.
+    """Collect the results of a program over all minibatches; yield None after each minibatch.
 
     Args:
       step: the compiled step for the Request that `request_of` returns.
@@ -317,7 +317,7 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def doubts(program: Program) -> list[str]:
-    """Return a warning for each output whose values of several minibatches are combined by a guessed rule."""
+    """Return a warning for each output for which fluid guesses how to combine the values of several minibatches."""
     named = zip(output_names(program), program.reductions, strict=True)
     return [
         f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
@@ -435,7 +435,7 @@ def _joined(values: list[Any]) -> Any:
 
 
 class Predicting(ShowsProgram, KnownAttributes):
-    """A base class of Trainer: `predict`, `run`, and error messages that explain method names of other libraries."""
+    """A base class of Trainer with `predict`, `run`, and error messages for method names of other libraries."""
 
     programs: dict[str, Program]
     _training: bool

@@ -101,7 +101,7 @@ def write_picture(picture: bytes, path: PathLike) -> None:
 
 
 def display_picture(picture: bytes, handle: Any = None) -> Any:
-    """Show a PNG in a notebook, or replace the picture of `handle` if it is not None; return the display handle."""
+    """Show a PNG in a notebook, and return its display handle; with a `handle`, replace the picture shown before."""
     from IPython.display import Image, display
 
     image = Image(data=picture, format="png")
@@ -112,7 +112,7 @@ def display_picture(picture: bytes, handle: Any = None) -> Any:
 
 
 def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
-    """Return the names of the curves of each plot, by title: "test_loss" is in the plot of the output "loss"."""
+    """Return the names of the curves in each plot, by the title of the plot: "test_loss" is in the plot "loss"."""
     groups: dict[str, list[str]] = {output: [output] for output in outputs if output in names}
     for name in (n for n in names if n not in groups):
         fitting = [output for output in outputs if name == output or name.endswith(f"_{output}")]
@@ -268,7 +268,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """Return the columns as JSON, with the newest epochs, at most `_REMEMBERED`."""
+        """Return the columns as JSON, but only for the newest `_REMEMBERED` epochs."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 

@@ -92,9 +92,9 @@ def value_name(programs: Collection[str], program: str, name: str) -> str:
 
 
 def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
-    """Return a dict for each program, by its name: the index of each scalar output, by its name in the Trainer.
+    """Return, for each program name, a dict from the names of the scalar outputs to their indices.
 
-    With several programs, the name in the Trainer is like "generator/loss".
+    With several programs, a scalar output has a name like "generator/loss".
     """
     return {
         program: {value_name(programs, program, name): place for name, place in scalar_outputs(found).items()}
@@ -164,7 +164,7 @@ _POSTPONED = 128
 
 
 class _Chunk(NamedTuple):
-    """The values of consecutive steps, stacked into one array for each scalar.
+    """The scalars of consecutive training steps, with the values of each scalar stacked into one array.
 
     Attributes:
       values: an array `[steps]` for each scalar; with several trainings at once, `[steps, members]`. Further
@@ -282,7 +282,7 @@ class Means:
         return len(self._unread) <= _POSTPONED and any(isinstance(v, StackedValue) and v.is_ready() for v in newest)
 
     def _put_together(self) -> None:
-        """Read the values of the oldest `_CHUNK` steps.
+        """Read the values of the oldest `_CHUNK` unread steps, or only stack them if reading is expensive.
 
         On a device with its own memory, such as a GPU, each read is expensive. There, this method only stacks the
         values of each scalar into one array; the next call of this method reads the array.
@@ -423,7 +423,7 @@ class Averaging(Handler):
     def __init__(self) -> None:
         self._places: dict[
             str, dict[str, int]
-        ] = {}  # by program name: a dict from the name of each scalar to average to its output index
+        ] = {}  # for each program name: a dict from the name of each averaged scalar to its output index
         self._names: list[str] = []  # the names of all collected outputs
         self._mean: TrainingMeans | None = None
         self._resumed: Mapping[str, Any] | None = None
@@ -468,7 +468,7 @@ class Averaging(Handler):
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Select the scalar outputs of one program to average: all entries of `places`; a subclass may select some."""
+        """Select scalar outputs to average: all of `places` (output index by name), or in a subclass some of them."""
         return places
 
     def _forget(self) -> None:

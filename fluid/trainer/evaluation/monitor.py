@@ -97,8 +97,8 @@ class Monitor(Averaging):
 
     Attributes:
       monitor: the argument `monitor`.
-      best: the best value so far, or None; for a Population (several trainings at once), float64 `[members]` if the
-        handler has `for_members`.
+      best: the best value so far; None before the first finite value. For a Population (several trainings at once), a
+        float64 array `[members]` if the handler has `for_members`.
     """
 
     monitor: str
@@ -206,7 +206,7 @@ class SaveBest(Monitor):
     If a test has used an average of the parameters, the handler saves the average.
 
     Args:
-      path: as in `Trainer.save_params`; None, with `restore`, keeps the parameters in memory.
+      path: as in `Trainer.save_params`; None keeps the parameters in memory, for `restore`.
       monitor: the name of the value, as for EarlyStopping. A test measures the saved parameters; the mean of an output
         over an epoch is measured with the changing parameters of all its steps.
       mode: as for EarlyStopping.
@@ -214,7 +214,7 @@ class SaveBest(Monitor):
         an interruption, nothing is restored.
 
     Attributes:
-      best: the best value so far, which belongs to the saved parameters; or None.
+      best: the best value so far, which belongs to the saved parameters; None before the first save.
 
     Raises:
       ArgumentError: an argument is invalid; or, when a resumed training begins, the best parameters were in the memory

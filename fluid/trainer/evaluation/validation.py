@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fluid.optimizer.averages import Average
 
 RestoreBest = bool | str | tuple[str, str]
-"""The argument `restore_best=`: True or False; or the name of a value; or a name and "min" or "max"."""
+"""The argument `restore_best=`: True, False, the name of a value, or a pair of a name and "min" or "max"."""
 
 
 @fitting("fluid.handlers.TestEvery")
@@ -230,7 +230,7 @@ class Validation:
     def _best_of(self, best: RestoreBest) -> _BestOfCall:
         """Return the handler that restores the best parameters after training.
 
-        If the next call of `train` names the same value, it uses the same handler, so that an interrupted call
+        A call of `train` that names the same value as the call before uses the same handler, so an interrupted call
         continues.
         """
         programs = list(self._trainer.programs)
@@ -306,7 +306,7 @@ def _checked(metrics: Metrics) -> Metrics:
 
 
 def _check_is_average(average: Any) -> None:
-    from fluid.optimizer.averages import Average  # imported only when needed, because few tests have an average
+    from fluid.optimizer.averages import Average  # imported only when needed, because few tests use an average
 
     if not isinstance(average, Average):
         raise errors.ArgumentTypeError(

@@ -109,7 +109,7 @@ class Member:
         """The feeds that the minibatches of this program must hold.
 
         The result has the feeds of this program that no other program computes, and the feeds that the other programs
-        need to compute the remaining ones.
+        need for the feeds that they compute.
         """
         return self.program.feeds if self.chain is None else self.chain.reads
 
@@ -484,7 +484,7 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
 
 
 def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tuple[str, str]]]:
-    """Return pairs (feed name, value name) for the feeds in `feed_from`, by the program that computes the value."""
+    """Return the pairs (feed name, value name) in `feed_from`, by the name of the program that computes the value."""
     found: dict[str, list[tuple[str, str]]] = {}
     for feed, written in (member.declared.feed_from or {}).items():
         if feed not in member.program.feeds:

@@ -17,7 +17,7 @@ from fluid.reader.adapters import Minibatches
 from fluid.reader.base import Rows
 
 ScheduleLike = str | Mapping[str, float] | Callable[[int], str | int] | None
-"""The argument `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function of the step.
+"""The argument `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function of the step number.
 """
 
 # The number of steps for which a Weighted schedule draws random numbers in one batch.

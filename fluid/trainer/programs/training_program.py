@@ -49,7 +49,7 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
 
 
 def _own_line(site: str) -> str:
-    """Return the source line that creates a parameter: the text of `site` before ", called at "."""
+    """Return the source line that creates a parameter: `site` (the line and its callers, as text) without callers."""
     return site.partition(CALLED_AT)[0]
 
 

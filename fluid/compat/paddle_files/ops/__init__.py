@@ -1,1 +1,1 @@
-"""The table of ops: for each PaddlePaddle op a row, which is a function that computes the op with fluid's layers."""
+"""The table of ops: for each type of PaddlePaddle op, a function that computes the op with fluid's layers."""

@@ -68,7 +68,7 @@ def _pool_with_index(pool: Callable[..., Any], adaptive: Callable[..., Any], dim
 
 
 def _pooled(op: Op, pool: Any, adaptive: Any, kind: str, where: Any, how: Any, dims: int) -> Outputs:
-    """Compute a pooling op with windows of size `ksize`, or an adaptive pooling op with outputs of size `ksize`."""
+    """Compute a pooling op: its attribute `ksize` is the window size, or for adaptive pooling the output size."""
     shared = {"pool_size": op.attr("ksize", list), "pool_type": kind, **where}
     stride = op.attr("strides", [1] * dims)
     whole = op.attr("global_pooling", False)

@@ -139,7 +139,7 @@ ROWS |= {
 }
 
 
-# The activations of ops that compute one time step, such as `gru_unit`: an attribute is an index into this tuple.
+# The activations of ops that compute one time step, such as `gru_unit`; attributes of these ops are indices into it.
 _ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu")
 
 
@@ -168,7 +168,7 @@ def _lstmp(op: Op) -> Outputs:
 
 
 def _settings(op: Op) -> dict[str, Any]:
-    """Read from an LSTM op the arguments that the layers `dynamic_lstm` and `dynamic_lstmp` share."""
+    """Return, for an LSTM op, the arguments that the layers `dynamic_lstm` and `dynamic_lstmp` share."""
     return {
         "h_0": op.maybe("H0"),
         "c_0": op.maybe("C0"),

@@ -112,7 +112,7 @@ def _fill_constant_like(op: Op) -> Outputs:
 
 
 def _constant(op: Op) -> Any:
-    """Return the number that an op writes into an array: its text `str_value`, if any, else its float `value`."""
+    """Return the number with which an op fills an array: the attribute `str_value`, if set, else `value`."""
     text = op.attr("str_value", "")
     value = op.attr("value", 0.0)
     try:
@@ -158,12 +158,12 @@ def _eye(op: Op) -> Outputs:
 
 
 def _random(op: Op) -> dict[str, Any]:
-    """Read from a random op the layer arguments that all random ops share: dtype and seed."""
+    """Return the arguments that the layers of all random ops share: dtype and seed."""
     return {"dtype": op.dtype(), "seed": op.attr("seed", 0)}
 
 
 def _like(op: Op) -> dict[str, Any]:
-    """Read the layer arguments of an op whose result takes one size, by default the batch size, from its `Input`."""
+    """Return the layer arguments for an op whose result has the shape `shape`, except one size of `Input`."""
     return {
         "input": op.value("Input"),
         "shape": op.attr("shape", list),
