@@ -94,7 +94,7 @@ NAMES = {
         map_readers save_inference_model save_params save_persistables save_vars shuffle xmap_readers
     """,
     "fluid.static.profiler": """
-        cuda_profiler profiler reset_profiler start_profiler stop_profiler
+        cuda_profiler memory_usage profiler reset_profiler start_profiler stop_profiler
     """,
     "fluid.static.unique_name": """
         counters generate guard switch

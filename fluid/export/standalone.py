@@ -8,8 +8,7 @@ scores, = predict({"image": images})                      # a list; each new sha
 image, = predict({"label": [[3]]}, seed=7)                # a model that samples; without seed, each call differs
 step = standalone.load("digits.step")                     # of trainer.save_training_step; each call changes step.arrays
 
-Sequences are passed as lists of rows of any length, or as tuples of padded data and lengths. Sequences in results are
-tuples of padded data and lengths.
+Sequences are lists of rows of any length, or tuples of padded data and lengths; in results, always tuples.
 """
 
 import dataclasses
@@ -33,10 +32,7 @@ FORMAT, STEP, VERSION, SUMS = "fluid-artifact", "fluid-training-step", 1, "SHA25
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest and all entries of a model; raise ValueError if a checksum is wrong.
-
-    Checksums do not prove who wrote the file.
-    """
+    """Return the manifest and all entries of a model; raise ValueError if a checksum is wrong."""
     # All reads use one open file, because another process may replace the file at `path` meanwhile.
     with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
@@ -121,9 +117,8 @@ def callable_of(known: dict[str, Any], blob: bytes, platforms: list[str], arrays
 def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
     """Read one entry point, by default the first, and return a function that maps feeds by name to results.
 
-    A model that samples draws new random numbers in each call. An argument `seed` of `load` makes the sequence of calls
-    repeatable, and `seed=` of the returned function a single call. Each call of a training step updates the attribute
-    `arrays` of the returned function.
+    A model that samples draws new random numbers in each call: `seed` repeats the sequence of calls, and `seed=` of the
+    returned function a single call. Each call of a training step updates the attribute `arrays` of the function.
     """
     first, calls = secrets.randbits(64) if seed is None else checked(seed), itertools.count()
     manifest, entries = read(path)
@@ -136,7 +131,6 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
     if seed is not None and like is None:
         warnings.warn("load(seed=...): this model draws no random numbers, so that a seed does nothing", stacklevel=2)
     blobs = [(f, entries[f["file"]]) for f in known["functions"]]
-    # Each function is created when a call first needs it.
     ready = functools.cache(lambda i: callable_of(*blobs[i], manifest["platforms"], arrays, like))
 
     def run(feeds: dict[str, Any], seed: int | None = None) -> list[Any]:
@@ -152,8 +146,7 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
                 found = ready(i)(arrays, values, key)
                 changed, results = found if manifest["format"] == STEP else ({}, found)
                 arrays.update(changed)
-                results = jax.tree.map(np.asarray, results)
-                return [tuple(result) if isinstance(result, list) else result for result in results]
+                return [tuple(r) if isinstance(r, list) else r for r in jax.tree.map(np.asarray, results)]
         raise ValueError(f"found the sizes {sizes}, exported for {[f['sizes'] for f, _ in blobs]}")
 
     run.arrays = arrays  # type: ignore[attr-defined]

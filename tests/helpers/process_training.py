@@ -19,7 +19,7 @@ import numpy as np
 import fluid
 from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import Folder
-from fluid.distributed import arrays
+from fluid.distributed.group import whole
 from fluid.trainer.resume import fingerprint
 
 EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
@@ -113,14 +113,15 @@ def at_step_8(mode, trainer):
 
 def noting_gathered():
     """Return a set that collects the shapes of arrays that are gathered on every host from now on."""
-    gathered = arrays._gathered
+    module = sys.modules[whole.__module__]
+    gathered = module._gathered
     shapes = set()
 
     def noted(array):
         shapes.add("x".join(map(str, array.shape)))
         return gathered(array)
 
-    arrays._gathered = noted
+    module._gathered = noted
     return shapes
 
 
@@ -149,7 +150,7 @@ def train(folder, mode, parallel, say):
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):
             done = int(trainer.session.scope.step)
-            say("step", done, fingerprint(arrays.whole(event.feed))["digest"])
+            say("step", done, fingerprint(whole(event.feed))["digest"])
         happen(mode, trainer, event, other)
 
     log = fluid.handlers.CSVLogger(folder / "log.csv")
