@@ -303,7 +303,7 @@ class Program(KnownAttributes):
 
     @functools.cached_property
     def lines(self) -> dict[str, Array]:
-        """The shape and dtype of the last value that each source line of the program computes, by `file:line`."""
+        """The shape and dtype of the last value that each source line of the program computes, by file and line."""
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 
