@@ -157,11 +157,8 @@ class Layer:
                 )
             from fluid.layers import reparametrized  # imported on use, because few programs reparametrize weights
 
-            create: Any = reparametrized.normalized_weight
-            if isinstance(settings, LowRankParamAttr):
-                create = reparametrized.adapted_weight
             kind = "" if settings.name else self.automatic_kind
-            return create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
+            return reparametrized.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
         return core.create_parameter(
             name,
             shape,

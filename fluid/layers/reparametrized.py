@@ -17,31 +17,49 @@ from fluid.initializer import Constant, Normal
 from fluid.param_attr import LowRankParamAttr, ParamAttr, WeightNormParamAttr
 
 _A, _B, _SCALE = ".low_rank_a", ".low_rank_b", ".low_rank_scale"
+# A function that creates one parameter of a weight. Its arguments: the suffix of the name, the shape, the initializer,
+# the settings, and True if the parameter is trained.
+_Part = Callable[[str, Sequence[int], Any, ParamAttr, bool], jax.Array]
 
 
-def normalized_weight(
+def create(
     name: str,
-    settings: WeightNormParamAttr,
+    settings: WeightNormParamAttr | LowRankParamAttr,
     shape: Sequence[int],
     dtype: str,
     default: Callable[..., Any],
     kind: str,
     layer: str,
 ) -> jax.Array:
-    """Create a weight-normalized parameter: a length `NAME_g` and a direction `NAME_v`; return `g * v / norm(v)`.
+    """Create the parameters from which a reparametrized weight is computed, and return the weight.
 
     Args:
-      name: the name of the parameter.
-      settings: the user's WeightNormParamAttr.
-      shape: the shape of the parameter.
-      dtype: the dtype of length and direction.
-      default: the initializer of the direction if the settings have none.
-      kind: the kind of the layer, such as "fc", if the name of the parameter is automatic; else empty.
+      name: the name of the weight, with which the names of its parameters begin.
+      settings: the user's WeightNormParamAttr or LowRankParamAttr.
+      shape: the shape of the weight.
+      dtype: the dtype of the weight and of its parameters.
+      default: the initializer of the weight if the settings have none.
+      kind: the kind of the layer, such as "fc", if the name of the weight is automatic; else empty.
       layer: the name of the layer, such as "fc_0".
 
     Raises:
-      ArgumentError: the parameter has no dimension `settings.dim`.
+      ArgumentError: the weight has no dimension `settings.dim` of a WeightNormParamAttr, or is not a matrix, as a
+        LowRankParamAttr needs.
     """
+
+    def part(suffix: str, size: Sequence[int], start: Any, attr: ParamAttr, trainable: bool) -> jax.Array:
+        return core.create_parameter(name + suffix, size, dtype, start, trainable, attr, kind=kind, layer=layer)
+
+    initializer = settings.initializer or default
+    if isinstance(settings, LowRankParamAttr):
+        return _with_adapter(settings, shape, initializer, part, layer)
+    return _normalized(settings, shape, initializer, part, layer, f"{name}_v")
+
+
+def _normalized(
+    settings: WeightNormParamAttr, shape: Sequence[int], initializer: Any, part: _Part, layer: str, direction_name: str
+) -> jax.Array:
+    """Return a weight-normalized parameter, `g * v / norm(v)`, of a length `NAME_g` and a direction `NAME_v`."""
     dim = settings.dim
     if dim is not None and (isinstance(dim, bool) or dim not in range(-len(shape), len(shape))):
         raise errors.ArgumentError(
@@ -51,15 +69,9 @@ def normalized_weight(
     kept = None if dim is None else dim % len(shape)
     axes = tuple(axis for axis in range(len(shape)) if axis != kept)
     sizes = [size if axis == kept else 1 for axis, size in enumerate(shape)]
-    draw = settings.initializer or default
-
-    def part(suffix: str, size: Sequence[int], start: Callable[..., Any]) -> jax.Array:
-        return core.create_parameter(
-            f"{name}_{suffix}", size, dtype, start, settings.trainable, settings, kind=kind, layer=layer
-        )
-
-    length = part("g", sizes, _NormOf(draw, tuple(shape), axes, f"{name}_v"))
-    direction = part("v", shape, draw)
+    start = _NormOf(initializer, tuple(shape), axes, direction_name)
+    length = part("_g", sizes, start, settings, settings.trainable)
+    direction = part("_v", shape, initializer, settings, settings.trainable)
     wide = direction.astype(jnp.promote_types(direction.dtype, jnp.float32))
     return (direction * (length / _norm(wide, axes))).astype(direction.dtype)
 
@@ -87,29 +99,10 @@ def _norm(x: Any, axes: tuple[int, ...]) -> Any:
     return jnp.sqrt(jnp.where(squares > 0, squares, 1))
 
 
-def adapted_weight(
-    name: str,
-    settings: LowRankParamAttr,
-    shape: Sequence[int],
-    dtype: str,
-    default: Callable[..., Any],
-    kind: str,
-    layer: str,
+def _with_adapter(
+    settings: LowRankParamAttr, shape: Sequence[int], initializer: Any, part: _Part, layer: str
 ) -> jax.Array:
-    """Create a matrix `w` with a low-rank adapter `a @ b`, and return `w + scale * a @ b`.
-
-    Args:
-      name: the name of the matrix.
-      settings: the user's LowRankParamAttr.
-      shape: the shape of the matrix.
-      dtype: the dtype of the matrix and of the adapter.
-      default: the initializer of the matrix if the settings have none.
-      kind: the kind of the layer, such as "fc", if the name of the parameter is automatic; else empty.
-      layer: the name of the layer, such as "fc_0".
-
-    Raises:
-      ArgumentError: the parameter is not a matrix.
-    """
+    """Return a frozen matrix `w` plus a trained low-rank adapter: `w + scale * a @ b`."""
     if len(shape) != 2:
         raise errors.ArgumentError(
             f"{layer}: LowRankParamAttr of a parameter of shape {list(shape)}; expected a matrix, as of fc, dense and "
@@ -117,9 +110,6 @@ def adapted_weight(
         )
     rank = settings.rank
     rows, columns = (*(settings.sharding or ()), None, None)[:2]
-
-    def part(suffix: str, size: Sequence[int], start: Any, attr: ParamAttr, trainable: bool = True) -> jax.Array:
-        return core.create_parameter(name + suffix, size, dtype, start, trainable, attr, kind=kind, layer=layer)
 
     def of_adapter(sharding: Any) -> ParamAttr:
         return ParamAttr(
@@ -129,10 +119,10 @@ def adapted_weight(
             sharding=sharding if settings.sharding else None,
         )
 
-    weight = part("", shape, settings.initializer or default, settings, trainable=False)
-    scale = part(_SCALE, [1], Constant((settings.alpha or rank) / rank), ParamAttr(), trainable=False)
-    a = part(_A, [shape[0], rank], Normal(0.0, shape[0] ** -0.5), of_adapter((rows, None)))
-    b = part(_B, [rank, shape[1]], Constant(0.0), of_adapter((None, columns)))
+    weight = part("", shape, initializer, settings, False)
+    scale = part(_SCALE, [1], Constant((settings.alpha or rank) / rank), ParamAttr(), False)
+    a = part(_A, [shape[0], rank], Normal(0.0, shape[0] ** -0.5), of_adapter((rows, None)), True)
+    b = part(_B, [rank, shape[1]], Constant(0.0), of_adapter((None, columns)), True)
     return weight + scale * (a @ b)
 
 

@@ -105,7 +105,7 @@ class RowFormat:
         most_rows: int | None = None,
         most_bytes: int | None = None,
     ) -> Columns:
-        """Return the columns of a message. Names and shapes are not checked; `pack` checks the columns of clients.
+        """Return the columns of a message, without a check of their names and shapes; `pack` checks both.
 
         Raises:
           ProtocolError: the message is damaged, or holds no rows.

@@ -106,7 +106,7 @@ class Checkpoint:
         self.restore()
 
     def restore(self, step: int | None = None) -> int | None:
-        """Restore a checkpoint. The next save renames newer checkpoints, so that they are not used again.
+        """Restore a checkpoint. The next save renames all newer checkpoints, so that no later run restores them.
 
         Args:
           step: the training step of the checkpoint; None for the newest complete checkpoint.
