@@ -71,7 +71,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tests/layers_stub.py --check
+	$(BIN)/python tests/helpers/layers_stub.py --check
 	$(BIN)/python -m pytest -q tests/test_layering.py
 
 test: check quick
@@ -96,8 +96,8 @@ quick: $(STAMP)
 
 soak: $(STAMP)
 	FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=20000 $(BIN)/python -m pytest -q \
-	    tests/trainer/test_kill.py tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/export/test_every_program.py \
-	    tests/static/test_original_numbers.py tests/online/test_kill.py tests/online/test_journal.py tests/checkpoint/test_resealed.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
+	    tests/trainer/checkpoint/test_kill.py tests/trainer/checkpoint/test_faults.py tests/serving/test_fuzz.py tests/export/test_every_program.py \
+	    tests/static/test_paddle_numbers.py tests/online/test_kill.py tests/online/test_journal.py tests/checkpoint/test_bad_json.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
 	    tests/test_benchmarks.py
 
 format: $(STAMP)
@@ -105,7 +105,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 stubs: $(STAMP)
-	$(BIN)/python tests/layers_stub.py
+	$(BIN)/python tests/helpers/layers_stub.py
 
 # Builds the wheel, also from the sdist, and runs a training of the wheel where nothing else of this folder is seen.
 package: $(STAMP)

@@ -16,7 +16,7 @@ import numpy as np
 
 import fluid
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "original" / "lenet"
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "paddle" / "lenet"
 
 
 def load(folder=FOLDER / "inference"):

@@ -17,7 +17,7 @@ from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, Seq
 from fluid.distributed import group
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
-from fluid.reader import Table, data_sets
+from fluid.reader import Table, reader_misuse
 from fluid.reader.adapters import arrays, minibatches
 from fluid.reader.base import ReaderLike, is_reader
 from fluid.reader.buckets import Buckets, Ladders
@@ -324,7 +324,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
     def __call__(self, *data: Any, **named: Any) -> Results:
         """Raise ArgumentTypeError: an Inferencer is not callable. The message recommends the method `infer`."""
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
-        call = "data" if len(feeds) == 1 else data_sets.spelled(feeds)
+        call = "data" if len(feeds) == 1 else reader_misuse.spelled(feeds)
         raise errors.ArgumentTypeError(f"an Inferencer is no function; ask it: results = inferencer.infer({call})")
 
     def __repr__(self) -> str:
@@ -380,7 +380,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         """
         if self.remote is None and self._is_raw(reader):
             reader = arrays(self._encoded(reader), batch_size=_ROWS)
-        if data_sets.is_data(reader) or isinstance(reader, Mapping):
+        if reader_misuse.is_data(reader) or isinstance(reader, Mapping):
             raise errors.ArgumentTypeError(
                 "predict needs a reader, found data; all of it at once: inferencer.infer(data); by minibatches: "
                 "inferencer.predict(fluid.reader.arrays(data, batch_size=256))"
@@ -432,7 +432,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
             one feed.
         """
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
-        columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
+        columns = reader_misuse.columns_of(data) if reader_misuse.is_frame(data) else None
         if columns is not None and (len(feeds) > 1 or feeds.keys() <= columns.keys()):
             return columns
         if is_reader(data):
@@ -443,7 +443,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         if len(feeds) != 1 or data is None:
             raise errors.ArgumentTypeError(
                 f"infer found {type(data).__name__}, expected data for {', '.join(map(repr, feeds)) or 'no feed'} by "
-                f"name: inferencer.infer({data_sets.spelled(feeds)})"
+                f"name: inferencer.infer({reader_misuse.spelled(feeds)})"
             )
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 

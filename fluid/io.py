@@ -16,6 +16,7 @@ from fluid.checkpoint import (
     PERSISTABLES_FILE,
     LoadReport,
     NameTable,
+    Parameters,
     PathLike,
     Rename,
     StateDictReport,
@@ -209,7 +210,7 @@ def load_persistables(
 def save_inference_model(
     path: Any,
     program_func: Callable[[], Any] | Program | Mapping[str, Callable[[], Any] | Program],
-    params: Mapping[str, Any] | Any,
+    params: Parameters,
     feed: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     fetch: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     **options: Any,

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pandas
 import pytest
-from serving.served import ask, image_request
+from serving.running_server import ask, image_request
 from sklearn.metrics import roc_auc_score
 
 import fluid

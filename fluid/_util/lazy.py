@@ -71,4 +71,4 @@ def attach(package: str, otherwise: Callable[[str], Any] | None = None, above: C
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return otherwise(name)
 
-    return find, lambda: sorted({*vars(module), *public}), public
+    return find, lambda: sorted({*public, *(name for name in vars(module) if name.startswith("__"))}), public

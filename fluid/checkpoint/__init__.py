@@ -16,14 +16,13 @@ from fluid.checkpoint.array_files import (
 )
 from fluid.checkpoint.atomic import replaced
 from fluid.checkpoint.integrity import NONSENSE, check_structure, natural
-from fluid.checkpoint.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, LoadReport, check_match, choose
+from fluid.checkpoint.match import RENAME_THEM, TAKE_A_PART, LoadReport, check_match, choose
 from fluid.checkpoint.recognize import instead, recognized
 from fluid.checkpoint.safetensors import is_safetensors
 from fluid.checkpoint.source import ArraySource, Parameters, Rename, newest_checkpoint, renamed, source_of
 from fluid.checkpoint.state_dict import NameTable, StateDictReport, fit, read_state_dict
 
 __all__ = [
-    "CHECK_THE_PROGRAM",
     "NONSENSE",
     "PARAMS_FILE",
     "PERSISTABLES_FILE",

@@ -93,7 +93,7 @@ def check_match(
     wanted: Wanted,
     where: Any,
     allow_extra: bool = False,
-    advice: str = CHECK_THE_PROGRAM,
+    advice: str | None = None,
     sites: Mapping[str, str] = {},
     sites_there: Mapping[str, str] = {},
     owner: str = "the program",
@@ -105,7 +105,7 @@ def check_match(
       wanted: shape and dtype by name.
       where: the origin of the arrays, for the message.
       allow_extra: True accepts names that the program does not have.
-      advice: a sentence for the message that says how to resolve a difference.
+      advice: a sentence for the message that says how to resolve a difference; by default `CHECK_THE_PROGRAM`.
       sites: the line of code that created each array of the program, for the message.
       sites_there: the line of code that created each array of `found`, if known.
       owner: the text that names the program in the message.
@@ -140,9 +140,8 @@ def check_match(
         problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}{created(n)}" for n in extra]
     if problems:
         more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise errors.ParameterError(
-            f"{where} does not match {owner}:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n" + advice
-        )
+        listed = "\n  ".join(problems[:_SHOWN]) + more
+        raise errors.ParameterError(f"{where} does not match {owner}:\n  {listed}\n{advice or CHECK_THE_PROGRAM}")
 
 
 def choose(
@@ -154,7 +153,7 @@ def choose(
     sites: Mapping[str, str] = {},
     allow_missing: bool = False,
     allow_extra: bool = False,
-    advice: str = TAKE_A_PART,
+    advice: str | None = None,
 ) -> LoadReport:
     """Select the arrays of a source that a program takes.
 
@@ -166,7 +165,7 @@ def choose(
       sites: the line of code that created each array of the program, for messages.
       allow_missing: True accepts arrays of the program that the source does not have.
       allow_extra: True accepts arrays of the source that the program does not have.
-      advice: a sentence for error messages that says how to resolve a difference.
+      advice: a sentence for error messages that says how to resolve a difference; by default `TAKE_A_PART`.
 
     Raises:
       ParameterError: names, shapes or dtypes differ, or the program would take no array.
@@ -207,7 +206,7 @@ def choose(
         {n: wanted[n] for n in (*taken, *(() if allow_missing else missing))},
         source.where,
         allow_extra,
-        advice,
+        advice or TAKE_A_PART,
         sites,
         source.sites,
     )

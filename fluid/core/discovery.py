@@ -25,7 +25,7 @@ from fluid.core.equations import (
     unsteady,
     with_slope,
 )
-from fluid.core.explain import in_own_words, shape_text
+from fluid.core.explain import explained_error, shape_text
 from fluid.core.frame import TRAIN, Array, Frame, ParameterSpec, current_frame, running, warn
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of
@@ -249,7 +249,7 @@ def discover(
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
             # Explain the error here, because JAX later removes frames from the traceback.
-            explained = in_own_words(error, name, batch)
+            explained = explained_error(error, name, batch)
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)

@@ -77,7 +77,7 @@ _ABOUT_SHAPES = re.compile("shape|dimension|broadcast|axis|indices", re.IGNORECA
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
-def in_own_words(error: Exception, program: str, batch: int, running: bool = False) -> errors.FluidError | None:
+def explained_error(error: Exception, program: str, batch: int, running: bool = False) -> errors.FluidError | None:
     """Return an error that explains a mistake in a program function; None if the original error is clear.
 
     Args:
@@ -93,7 +93,7 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
         if isinstance(error, kind):
             return _needs_numbers(place, what, instead)
     if isinstance(error, jax.errors.UnexpectedTracerError):
-        return leak_in_own_words(error, program)
+        return explained_leak(error, program)
     text = str(error).partition("\n")[0].rstrip(".")
     if isinstance(error, TypeError) and ("torch.Tensor" in text or "argument 'other' must be Tensor" in text):
         return errors.ArgumentTypeError(
@@ -120,7 +120,7 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
     return _of_an_array(error, text, place, batch, running) if _raised_by_jax(error) else None
 
 
-def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
+def explained_leak(error: Exception, program: str) -> errors.FluidError:
     """Return an error that explains a value which one run of a program function stored and another run used."""
     # The message of JAX lists the source lines that computed the value, the innermost line last.
     made = [f"{file}:{line}" for file, line in re.findall(r"(\S+\.py):(\d+)", str(error)) if not is_library(file)]
@@ -128,7 +128,7 @@ def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
     return errors.ProgramError(f"the program {program} uses a value made at {place or 'another place'}: {_LEAKED}")
 
 
-def step_in_own_words(error: Exception) -> errors.FluidError | None:
+def explained_step(error: Exception) -> errors.FluidError | None:
     """Return an error that explains a mistake in a custom training step; None if the original error is clear."""
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
@@ -150,7 +150,7 @@ def step_in_own_words(error: Exception) -> errors.FluidError | None:
     return None
 
 
-def handler_in_own_words(error: Exception) -> errors.FluidError | None:
+def explained_handler(error: Exception) -> errors.FluidError | None:
     """Return an error that explains an event handler's use of a tracer from a program; None for every other error."""
     place = _place(error)
     kinds = (

@@ -35,7 +35,7 @@ from fluid.core.discovery import (
 )
 from fluid.core.equation_values import with_equation_values
 from fluid.core.equations import count, digest, has_arrays, last_values, uses
-from fluid.core.explain import explained_prints, in_own_words
+from fluid.core.explain import explained_error, explained_prints
 from fluid.core.frame import (
     TEST,
     TRAIN,
@@ -504,7 +504,7 @@ class Program(KnownAttributes):
         except Complete:
             return frame, []
         except Exception as error:
-            explained = in_own_words(error, self.name, _BATCHES[0], running=True)
+            explained = explained_error(error, self.name, _BATCHES[0], running=True)
             if explained is None:
                 raise
             explained.__notes__ = list(getattr(error, "__notes__", ()))

@@ -555,7 +555,7 @@ Run = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Frame, list[Any]]]
 """The type of a function that runs a program on arrays and feeds, and returns the Frame (state) and the outputs."""
 
 
-class _Asked(NamedTuple):
+class _WantedOutput(NamedTuple):
     """An output for which `find_reductions` searches a rule that combines its values over several minibatches.
 
     Attributes:
@@ -596,8 +596,10 @@ def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
     return Reduction("function", None, tuple(rules), reduced.function, reduced.over_steps)
 
 
-def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, Any]) -> tuple[TestTrace, list[_Asked]]:
-    asked: list[_Asked] = []
+def _trace(
+    run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, Any]
+) -> tuple[TestTrace, list[_WantedOutput]]:
+    asked: list[_WantedOutput] = []
     named: list[tuple[str, str]] = []
 
     def traced(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
@@ -609,7 +611,7 @@ def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, 
             if reduced is not None and reduced.function is None:
                 reduced = None
             parts = [output] if reduced is None else reduced.parts
-            asked.append(_Asked(reduced, [said_of(frame, part) for part in parts]))
+            asked.append(_WantedOutput(reduced, [said_of(frame, part) for part in parts]))
             values.extend(parts)
         rules = {name: said_of(frame, value) for name, value in frame.made.values.items()}
         noted = {name: rule for name, rule in rules.items() if rule is not None}

@@ -12,7 +12,7 @@ import sys
 import threading
 
 from fluid import errors
-from fluid.distributed.starting import fail, initialize
+from fluid.distributed.rendezvous import fail, initialize
 
 LAUNCHER = "FLUID_LAUNCHER"
 # Exit statuses after SIGTERM and Ctrl-C. They are not reported as a failure, because all processes have agreed to end.

@@ -133,12 +133,12 @@ class Group:
         Example:
           >>> Group().compare("the seeds", {"seed": 3})
         """
-        told = self.exchange(what, dict(described))
-        for other, theirs in enumerate(told):
-            for name in {**told[0], **theirs}:
-                if theirs.get(name) != told[0].get(name):
+        received = self.exchange(what, dict(described))
+        for other, theirs in enumerate(received):
+            for name in {**received[0], **theirs}:
+                if theirs.get(name) != received[0].get(name):
                     raise errors.DistributedError(
-                        f"the processes differ in {what}: {name} is {_short(told[0].get(name))} in process 0, and "
+                        f"the processes differ in {what}: {name} is {_short(received[0].get(name))} in process 0, and "
                         f"{_short(theirs.get(name))} in process {other}. Run the same program everywhere, with the "
                         f"same arguments, files and versions"
                     )
@@ -156,7 +156,7 @@ class Group:
         channel = f"{self._channel}/{next(self._channels)}"
         return Group(self.index, self.size, self._client, self.timeout, channel)
 
-    def told(self, key: str) -> str | None:
+    def announced(self, key: str) -> str | None:
         """Return the text that a process has published under a key by `announce`; None if no process has done so."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             return str(self._client.key_value_try_get(f"fluid/{key}"))

@@ -30,7 +30,7 @@ from fluid.export.stablehlo import (
 )
 from fluid.runtime import Request, Session
 from fluid.runtime.fetch import Fetch
-from fluid.runtime.finite import spoilt, warn_of_spoilt
+from fluid.runtime.finite import became_non_finite, warn_of_non_finite
 from fluid.runtime.parameter_updates import PREFIX
 from fluid.runtime.state_io import slot_name
 from fluid.runtime.step import Constants, Step, TrainingState
@@ -63,8 +63,8 @@ def save(
         for name, program in programs.items()
     }
     arrays = chosen_arrays(functions, params, rename)
-    if names := sorted({n for function in functions.values() for n in spoilt(function.arrays, arrays)}):
-        warn_of_spoilt("save_inference_model", names)
+    if names := sorted({n for function in functions.values() for n in became_non_finite(function.arrays, arrays)}):
+        warn_of_non_finite("save_inference_model", names)
     if precision in ("bfloat16", "float16"):
         arrays = _rounded(functions, arrays, precision)
     exported = {

@@ -46,7 +46,7 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
     Returns:
       The value, with its name and loop iteration; None if all named values inside are finite.
     """
-    looking = _Looking(rows)
+    looking = _NonFiniteSearch(rows)
     level = looking.level(closed.jaxpr, closed.consts, [target])
     return looking.search(level, level.run(arguments)[1])
 
@@ -87,7 +87,7 @@ class _FunctionEquations:
         return found[: self._outputs], lambda v: v.val if is_literal(v) else values[v]
 
 
-class _Looking:
+class _NonFiniteSearch:
     """A search for a non-finite named value: first in the outermost function, then inside its loops and branches.
 
     Args:
@@ -486,16 +486,16 @@ def _in_update(replay: _Replay) -> dict[str, Any] | None:
 
 def _rates(replay: _Replay) -> str:
     """Return a text with the learning rates of the step; it leaves out optax optimizers, which hide their rates."""
-    told = []
+    parts = []
     session = replay.session
     program = replay.program.name
     every = zip(session.engine.rules[program], session.engine.rates.of(program), replay.before.slots, strict=True)
     for name, (rule, rate, slots) in zip(rate_names(replay.program), every, strict=True):
         try:
-            told.append(f", {name} {float(rule.rate(rate, slots)):.3g}")
+            parts.append(f", {name} {float(rule.rate(rate, slots)):.3g}")
         except KeyError:  # an optax transformation does not expose its learning rate
             continue
-    return "".join(told)
+    return "".join(parts)
 
 
 def _described(replay: _Replay, kind: str, name: str, fetch: str, value: Any) -> dict[str, Any]:

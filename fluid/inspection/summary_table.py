@@ -93,8 +93,8 @@ class Row:
     def numbers(self) -> str:
         """The sizes of the parameters and states as text, for example "40 + 40 in states"."""
         counts = {"": self.trainable, " frozen": self.frozen, " in states": self.states}
-        told = " + ".join(f"{count:,}{kind}" for kind, count in counts.items() if count)
-        return told or ("shared" if self.shared else "")
+        parts = " + ".join(f"{count:,}{kind}" for kind, count in counts.items() if count)
+        return parts or ("shared" if self.shared else "")
 
 
 def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> list[Row]:

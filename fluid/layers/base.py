@@ -53,10 +53,10 @@ def layer(function: F) -> F:
                 return function(*args, **kwargs)
         except Exception as error:
             misfit = core.misfit_of(function, f"layers.{name}", args, kwargs) if isinstance(error, TypeError) else None
-            told = misfit or error
-            if not any(note.startswith("in the layer") for note in getattr(told, "__notes__", ())):
+            noted = misfit or error
+            if not any(note.startswith("in the layer") for note in getattr(noted, "__notes__", ())):
                 scope = frame.scoped(name)
-                told.add_note(f"in the layer {scope}, called at {core.user_site()}")
+                noted.add_note(f"in the layer {scope}, called at {core.user_site()}")
             if misfit is None:
                 raise
             raise misfit from None

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -31,10 +31,42 @@ class Warned:
 _told: set[tuple[Callable[..., Any], str]] = set()
 
 
+class BriefSignature(inspect.Signature):
+    """A signature that hides arguments in `help()` and `str()`; `bind` and `parameters` have all arguments.
+
+    Attributes:
+      hidden: the names of the hidden arguments; an argument without a default is shown nevertheless.
+    """
+
+    hidden: Collection[str] = ()
+
+    @property
+    def shown(self) -> inspect.Signature:
+        """The signature as `help()` shows it: arguments after a hidden argument are keyword-only."""
+        shown: list[inspect.Parameter] = []
+        positional = True
+        for parameter in self.parameters.values():
+            if parameter.name in self.hidden and parameter.default is not parameter.empty:
+                positional = False
+            elif positional or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+                shown.append(parameter)
+            else:
+                shown.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+        return inspect.Signature(shown, return_annotation=self.return_annotation)
+
+    def __str__(self) -> str:
+        return str(self.shown)
+
+    def format(self, **options: Any) -> str:
+        """Return the text of `help()` in Python 3.13 and newer."""
+        return str(self.shown.format(**options))  # type: ignore[attr-defined]
+
+
 def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     """Decorate a function that has arguments without effect, so that programs written for Fluid run.
 
     The reasons become the attribute `no_effect` of the function. A test compares the reasons with the docstring.
+    `help()` hides these arguments by a `BriefSignature`.
 
     Args:
       reasons: the reason for each argument, by the name of the argument. A plain string never warns. A `Warned` is for
@@ -44,10 +76,12 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     warned = {name: reason for name, reason in reasons.items() if isinstance(reason, Warned)}
 
     def decorate(function: F) -> F:
-        function.__dict__["no_effect"] = reasons
+        signature = BriefSignature.from_callable(function)
+        signature.hidden = reasons
+        function.__dict__.update(no_effect=reasons, __signature__=signature)
         if not warned:
             return function
-        parameters = list(inspect.signature(function).parameters)
+        parameters = list(signature.parameters)
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -367,8 +367,8 @@ class Plan:
         return f"Plan({self._title()}: {counted(len(self.candidates), 'candidate')})"
 
     def _repr_html_(self) -> str:
-        told = "<br>".join([*self._kinds(), *self._verdict()])
-        return self._title() + html_table(map(_cells, self.candidates), _HEADER, range(1, len(_HEADER))) + told
+        parts = "<br>".join([*self._kinds(), *self._verdict()])
+        return self._title() + html_table(map(_cells, self.candidates), _HEADER, range(1, len(_HEADER))) + parts
 
     def _title(self) -> str:
         return f"{self.program.name}, {counted(self.program.parameter_count, 'parameter')}, {self.batch_size:,} rows"
@@ -385,12 +385,12 @@ class Plan:
     def _verdict(self) -> list[str]:
         if self.memory is None:
             return []
-        room = scaled(self.memory, "B")
+        memory = scaled(self.memory, "B")
         large = [_axes(c.mesh) for c in self.candidates if not self._fits(c)]
-        told = [f"more than {room} on a device: {'; '.join(large)}"] if large else []
+        parts = [f"more than {memory} on a device: {'; '.join(large)}"] if large else []
         smallest = self.smallest
         found = "none of these meshes fits" if smallest is None else f"the smallest that fits: {_axes(smallest.mesh)}"
-        return [*told, f"{found} ({room} on a device)"]
+        return [*parts, f"{found} ({memory} on a device)"]
 
     def _fits(self, candidate: Candidate) -> bool:
         return self.memory is None or candidate.peak <= self.memory

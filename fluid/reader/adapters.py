@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import warn_once, whole_number
-from fluid.reader import data_sets
+from fluid.reader import reader_misuse
 from fluid.reader.base import (
     Pass,
     Reader,
@@ -64,7 +64,7 @@ def _one_argument(function: Callable[P, Reader]) -> Callable[P, Reader]:
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> Reader:
-        columns = list(itertools.takewhile(data_sets.is_data, arguments))
+        columns = list(itertools.takewhile(reader_misuse.is_data, arguments))
         if len(columns) > 1:
             written = "x, y" if len(columns) == 2 else ", ".join(f"x{i}" for i in range(len(columns)))
             raise errors.ArgumentTypeError(
@@ -117,7 +117,7 @@ def arrays(
       >>> [{name: column.tolist() for name, column in minibatch.items()} for minibatch in read]
       [{'x': [[0, 1], [2, 3]], 'y': [0, 1]}, {'x': [[4, 5]], 'y': [2]}]
     """
-    arrays = data_sets.columns_of(arrays) if data_sets.is_frame(arrays) else arrays
+    arrays = reader_misuse.columns_of(arrays) if reader_misuse.is_frame(arrays) else arrays
     names, columns = _columns(arrays)
     size = whole_number("reader.arrays", "batch_size", batch_size)
     seed = whole_number("reader.arrays", "seed", seed, least=0)
@@ -226,7 +226,7 @@ class Minibatches:
         """The number of rows of each minibatch, except a shorter last one; None if unknown before reading."""
         return self.reader.batch_size
 
-    def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
+    def data_sharding(self, device: jax.Device) -> jax.sharding.Sharding | None:
         """Return the sharding of the data set on `device`; None if minibatches hold rows instead of row numbers."""
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
@@ -294,7 +294,7 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
     """
     if isinstance(source, Minibatches):
         return source
-    data_sets.refuse("reader=", source, rows=False, shuffle=in_order_for is None)
+    reader_misuse.refuse("reader=", source, rows=False, shuffle=in_order_for is None)
     made = Minibatches(source)
     if in_order_for is not None and (how := _shuffles(made.reader, in_order_for)):
         method = "predict" if in_order_for == "predict" else "test"
@@ -417,15 +417,15 @@ def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
             f"reader.arrays needs an array, a tuple of columns or a dict of columns, found {type(data).__name__}; "
             f"for example {_instead(data)}"
         )
-    data_sets.check_indices(columns)
+    reader_misuse.check_indices(columns)
     return list(columns), [_array(name, column) for name, column in columns.items()]
 
 
 def _array(name: Any, column: Any) -> np.ndarray:
     """Convert a column to a NumPy array."""
-    if fix := data_sets.conversion(column):
+    if fix := reader_misuse.conversion(column):
         raise errors.ArgumentTypeError(
-            f"reader.arrays found {data_sets.kind_of(column)} as column {name!r}, expected an array: {fix}"
+            f"reader.arrays found {reader_misuse.kind_of(column)} as column {name!r}, expected an array: {fix}"
         )
     try:
         return np.asarray(column)

@@ -20,7 +20,7 @@ from typing import Any, ParamSpec
 
 from fluid import errors
 from fluid.core import warn
-from fluid.reader import data_sets
+from fluid.reader import reader_misuse
 
 Rows = Generator[Any, None, None]
 Iterate = Callable[[int, int], Rows]
@@ -323,7 +323,7 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
     """
     if isinstance(source, Reader):
         return source
-    data_sets.refuse(caller, source, rows=True)
+    reader_misuse.refuse(caller, source, rows=True)
     if isinstance(source, str | bytes) or not (
         callable(source) or hasattr(source, "__iter__") or hasattr(source, "__getitem__")
     ):

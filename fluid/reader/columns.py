@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
-from fluid.reader import data_sets
+from fluid.reader import reader_misuse
 from fluid.reader.buckets import padded_time
 from fluid.reader.feed_checks import (
     array_or_none,
@@ -88,8 +88,8 @@ def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
     """Refuse a sparse matrix or a tensor that NumPy cannot read, as the column or as its first row."""
     row = value[0] if isinstance(value, list | tuple) and value else None
     for sample, found in ((None, value), (0, row)):
-        if fix := data_sets.conversion(found):
-            raise complaint(spec, where, sample, data_sets.kind_of(found), f"Convert it first: {fix}", dtype=True)
+        if fix := reader_misuse.conversion(found):
+            raise complaint(spec, where, sample, reader_misuse.kind_of(found), f"Convert it first: {fix}", dtype=True)
 
 
 def batch_size(values: Mapping[str, Any]) -> int:

@@ -1,5 +1,7 @@
 """Converter: the only code that converts minibatches to the feeds of a program, checked, padded, and on the device."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
-from fluid.reader import data_sets
+from fluid.reader import reader_misuse
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
 
@@ -167,7 +167,7 @@ class Table:
           >>> Table.fit({"age": [1, 2]}).is_raw({"age": [3]}), Table.fit({"age": [1, 2]}).is_raw({"numbers": [[0.5]]})
           (True, False)
         """
-        if data_sets.is_frame(feed):
+        if reader_misuse.is_frame(feed):
             return True
         return isinstance(feed, Mapping) and any(name in self.numbers or name in self.categories for name in feed)
 
@@ -347,15 +347,17 @@ def _read(path: str) -> Any:
 
 def _columns(rows: Any) -> dict[str, np.ndarray]:
     """Return the columns `[rows]` of a DataFrame, or of a mapping, by name; refuse other values."""
-    if not data_sets.is_frame(rows) and not isinstance(rows, Mapping):
+    if not reader_misuse.is_frame(rows) and not isinstance(rows, Mapping):
         raise errors.ArgumentTypeError(
             f"found {type(rows).__name__}, expected a table: a DataFrame, or a dict of columns of equal length, as in "
             f"{{'age': [20, 40], 'city': ['Rome', None]}}"
         )
-    names = [str(name) for name in (rows.columns if data_sets.is_frame(rows) else rows)]
+    names = [str(name) for name in (rows.columns if reader_misuse.is_frame(rows) else rows)]
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise errors.ArgumentError(f"two columns are called {repeated[0]!r}, expected a name of its own for each")
-    columns = data_sets.columns_of(rows) if data_sets.is_frame(rows) else {str(n): _array(rows[n]) for n in rows}
+    columns = (
+        reader_misuse.columns_of(rows) if reader_misuse.is_frame(rows) else {str(n): _array(rows[n]) for n in rows}
+    )
     lengths = {name: column.shape for name, column in columns.items()}
     if any(len(shape) != 1 for shape in lengths.values()) or len(set(lengths.values())) != 1 or not columns:
         raise errors.ArgumentError(
@@ -394,7 +396,7 @@ def _is_missing(value: Any) -> bool:
 
 def _dtypes(rows: Any) -> dict[str, str]:
     """Return the dtype of each column by name, as text; a list has an empty text."""
-    if data_sets.is_frame(rows):
+    if reader_misuse.is_frame(rows):
         return {str(name): str(dtype) for name, dtype in zip(rows.columns, rows.dtypes, strict=True)}
     return {str(name): str(getattr(column, "dtype", "")) for name, column in rows.items()}
 

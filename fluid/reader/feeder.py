@@ -10,7 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import FeedSpec, Program, warn_once
-from fluid.reader import data_sets
+from fluid.reader import reader_misuse
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import is_sample, read_feed
 from fluid.reader.decorators import Grouped
@@ -181,7 +181,7 @@ class Feeder:
                 f"fields: field {self.positions[first.name]} is read as {first.name!r} and field "
                 f"{self.positions[second.name]} as {second.name!r}, because the program declares them in this order. "
                 f"If that is right, say so: feed_order={names if in_a_row else self.positions}. Columns by name "
-                f"cannot be swapped: {data_sets.spelled(self.specs)}"
+                f"cannot be swapped: {reader_misuse.spelled(self.specs)}"
             )
 
         warn_once(first, "order", message)
@@ -221,8 +221,8 @@ class Feeder:
             self._check_names(minibatch, None, where)
             return minibatch
         if not isinstance(minibatch, list):
-            if data_sets.is_frame(minibatch):
-                return self._columns(data_sets.columns_of(minibatch), where)
+            if reader_misuse.is_frame(minibatch):
+                return self._columns(reader_misuse.columns_of(minibatch), where)
             if hasattr(minibatch, "dtype") and len(self.positions) == 1:
                 return {name: minibatch for name in self.positions}
             if hasattr(minibatch, "dtype") or not hasattr(minibatch, "__iter__"):

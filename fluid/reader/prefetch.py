@@ -1,5 +1,7 @@
 """Prefetching: read minibatches ahead as feeds of a Session, for a custom loop."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol

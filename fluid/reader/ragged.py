@@ -99,9 +99,9 @@ def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
     return real[..., None] & _real(value.shape[2], np.asarray(value.inner_lengths))
 
 
-def _real(room: int, lengths: np.ndarray) -> np.ndarray:
-    """Return a bool mask `[..., room]` for lengths `[...]`: True at the first `length` of `room` positions."""
-    return np.arange(room) < lengths[..., None]
+def _real(capacity: int, lengths: np.ndarray) -> np.ndarray:
+    """Return a bool mask `[..., capacity]` for lengths `[...]`: True at the first `length` of `capacity` positions."""
+    return np.arange(capacity) < lengths[..., None]
 
 
 def _laid_out(rows: Ragged, sizes: Sizes) -> SequenceBatch | NestedSequenceBatch:
@@ -302,10 +302,10 @@ def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, w
 
 def _check_lengths(spec: FeedSpec, shape: Sizes, lengths: Sequence[Any], where: str) -> None:
     for level, given in enumerate(lengths):
-        room = shape[1 + level]
-        wrong = (np.asarray(given) < 0) | (np.asarray(given) > room)
+        capacity = shape[1 + level]
+        wrong = (np.asarray(given) < 0) | (np.asarray(given) > capacity)
         if wrong.any():
             at = tuple(np.argwhere(wrong)[0])
             found = f"the length {int(np.asarray(given)[at])} in data of shape {list(shape)}"
             fix = "Lengths count the real steps of the padded data; rows of any length need none: feed a list of rows"
-            raise complaint(spec, where, int(at[0]), found, fix, f"lengths from 0 to {room}")
+            raise complaint(spec, where, int(at[0]), found, fix, f"lengths from 0 to {capacity}")

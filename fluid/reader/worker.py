@@ -53,7 +53,7 @@ class Channel:
         shared = _HAS_SHARED_MEMORY and sum(sizes) >= _LARGE
         descriptor = None
         if shared:
-            descriptor = self._make_room(sum(sizes))
+            descriptor = self._grow(sum(sizes))
             _copy(views, _split(self._mine, sizes))
         self._connection.send_bytes(pickle.dumps((pickled, sizes, shared, descriptor is not None)))
         if descriptor is not None:
@@ -84,17 +84,17 @@ class Channel:
         """Close the connection, so that the other process expects no more objects."""
         self._connection.close()
 
-    def _make_room(self, size: int) -> int | None:
+    def _grow(self, size: int) -> int | None:
         """Create new shared memory if the current one is smaller than `size` bytes.
 
         Return the file descriptor of the new memory; None if the current memory is large enough.
         """
         if self._mine is not None and len(self._mine) >= size:
             return None
-        room = 1 << (size - 1).bit_length()  # rounded up to a power of two; unwritten pages take no memory
+        capacity = 1 << (size - 1).bit_length()  # rounded up to a power of two; unwritten pages take no memory
         descriptor = os.memfd_create("fluid-reader")
-        os.ftruncate(descriptor, room)
-        self._mine = mmap.mmap(descriptor, room)
+        os.ftruncate(descriptor, capacity)
+        self._mine = mmap.mmap(descriptor, capacity)
         return descriptor
 
 

@@ -277,7 +277,7 @@ _FLOPS_PER_WEIGHT = 6
 _LEAST_FLOPS = 1e5
 
 
-def price_of(program: Program, platform: str) -> float:
+def compilation_cost(program: Program, platform: str) -> float:
     """Estimate the compilation time of a program, in units of the time for one step of one sequence.
 
     Args:
@@ -289,7 +289,7 @@ def price_of(program: Program, platform: str) -> float:
       >>> def program():
       ...     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
       ...     return fluid.layers.fc(fluid.layers.embedding(words, size=[1000, 64]), size=256)
-      >>> price_of(fluid.Program(program), "cpu") < price_of(fluid.Program(program), "gpu")
+      >>> compilation_cost(fluid.Program(program), "cpu") < compilation_cost(fluid.Program(program), "gpu")
       True
     """
     kinds = {name.partition(".tmp_")[0]: kind for name, kind in program.kinds.items()}

@@ -12,7 +12,7 @@ import jax
 
 from fluid import errors
 from fluid.core import TRAIN, Program
-from fluid.core.explain import leak_in_own_words
+from fluid.core.explain import explained_leak
 from fluid.reader.on_device import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.compilation_cache import BackgroundCompilation
@@ -188,7 +188,7 @@ class CompiledStep:
             try:
                 after, results = train(*self.engine.arguments(self._form.step), *fed)
             except jax.errors.UnexpectedTracerError as error:
-                raise leak_in_own_words(error, self._program.name) from None
+                raise explained_leak(error, self._program.name) from None
             scope.arrays.update(after.arrays)
             scope.slots[self._program.name] = after.slots
             scope.step = after.step
@@ -203,7 +203,7 @@ class CompiledStep:
             with scope.lock:  # the lock keeps training steps of other threads from donating these arrays
                 return test(self._kept(), feed, *self._test_arguments(overrides, draw))
         except jax.errors.UnexpectedTracerError as error:
-            raise leak_in_own_words(error, self._program.name) from None
+            raise explained_leak(error, self._program.name) from None
 
     def _kept(self) -> dict[str, Any]:
         """Return the parameters and states that a test-mode step reads, by name."""

@@ -1,5 +1,7 @@
 """Engine: the internal state of a Session, which all its compiled steps share."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +13,7 @@ from fluid.core import TRAIN, Layout, Program, Scope, check_same_nets
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
 from fluid.reader.feed_checks import NaNs
-from fluid.runtime.compilation_cache import price_of
+from fluid.runtime.compilation_cache import compilation_cost
 from fluid.runtime.custom_step import StepFunction, check_tables
 from fluid.runtime.fetch import as_array, no_program
 from fluid.runtime.freezing import Freezing
@@ -220,7 +222,7 @@ class Engine:
         ladders = self._ladders
         if isinstance(ladders, Mapping):  # drop the sizes for feeds of other programs
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
-        return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
+        return Buckets(program.feeds, ladders, self._max_compilations, compilation_cost(program, self.device.platform))
 
     def take(
         self, program: Program, feed: Mapping[str, Any], given: Sequence[str], replaced: Sequence[str], buckets: Buckets

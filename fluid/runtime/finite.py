@@ -13,7 +13,9 @@ from fluid.core import ParameterSpec, warn
 _SHOWN = 5
 
 
-def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], members: int | None = None) -> list[str]:
+def became_non_finite(
+    specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], members: int | None = None
+) -> list[str]:
     """Return the names of parameters and states that are not finite now, but had finite initial values.
 
     Args:
@@ -82,7 +84,7 @@ def holding(names: Sequence[str]) -> str:
     return f"{listed(names)} {'holds' if len(names) == 1 else 'hold'} NaN or infinity"
 
 
-def warn_of_spoilt(caller: str, names: Sequence[str]) -> None:
+def warn_of_non_finite(caller: str, names: Sequence[str]) -> None:
     """Warn that the function `caller` writes a file with non-finite arrays, whose names are `names`."""
     warn(
         f"{caller}: {holding(names)}, so that what the file "

@@ -9,6 +9,8 @@ cache is valid as long as the session holds the same array objects. A `FastPath`
 arrays of these names, shapes and dtypes have passed the checks before. Only the Inferencer uses it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import csv
 import io
@@ -252,7 +254,7 @@ class Predictions(Iterator[Results]):
             columns |= {name: flat[:, 0]} if width == 1 else {f"{name}[{k}]": flat[:, i] for i, k in enumerate(keys)}
         return columns
 
-    def __iter__(self) -> "Predictions":
+    def __iter__(self) -> Predictions:
         if self._ended:
             warn(
                 "the results of predict are read a second time, and there are none: they are computed while they are "
@@ -377,13 +379,13 @@ class InferencePlan:
             draw = self._draw()
         rows = _with_rows(feeds, overrides) if self.padded else {}
         size = batch_size(rows) if rows else 0
-        room = self.padded_size(size) if size else 0
-        if room == size:
+        capacity = self.padded_size(size) if size else 0
+        if capacity == size:
             values = self.step(feeds, overrides, draw).values
             return lambda: values
-        padded = self._begin(feeds, overrides, room, repeat_last, draw)
+        padded = self._begin(feeds, overrides, capacity, repeat_last, draw)
         if not self._proven:
-            if not _equal(padded(), self._begin(feeds, overrides, room, add_outliers, draw)()):
+            if not _equal(padded(), self._begin(feeds, overrides, capacity, add_outliers, draw)()):
                 self.padded = False
                 if self._checked is not None and len(feeds) == len(self._checked.feeds):
                     warn_once(self._checked, "mixed rows", self._mixing)
@@ -405,13 +407,13 @@ class InferencePlan:
         """Return the number of rows to which a batch of `size` rows is padded; at least `size`."""
         if self._sizes is None:
             return 1 << (size - 1).bit_length()
-        return min((room for room in self._sizes if room >= size), default=size)
+        return min((capacity for capacity in self._sizes if capacity >= size), default=size)
 
     def _begin(
-        self, feeds: Any, overrides: Any, room: int, pad: Callable[[Any, int], Any], draw: Draw | None
+        self, feeds: Any, overrides: Any, capacity: int, pad: Callable[[Any, int], Any], draw: Draw | None
     ) -> Callable[[], Sequence[Any]]:
         size = batch_size(_with_rows(feeds, overrides))
-        feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
+        feeds, overrides = jax.tree.map(lambda x: pad(x, capacity - size) if np.ndim(x) else x, (feeds, overrides))
         values = self.step(feeds, overrides, draw).values
         # NumPy removes the padded rows from the results: on the device, each size would need another compilation.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
@@ -487,7 +489,7 @@ class FastPath:
         self._answers[tuple(key)] = plan.step.answer(plan.names)
 
 
-def fast_step(engine: Engine, program: Program, request: Request) -> "CompiledStep | FastStep":
+def fast_step(engine: Engine, program: Program, request: Request) -> CompiledStep | FastStep:
     """Return the test-mode step of a request: a FastStep for dense feeds on one CPU, else a CompiledStep.
 
     Args:

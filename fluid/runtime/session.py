@@ -196,8 +196,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
             return "Session(closed)"
         specs = self.scope.specs.values()
         size = sum(math.prod(spec.shape) * jnp.dtype(spec.dtype).itemsize for spec in specs)
-        told = [counted(len(self.programs), "program"), counted(len(specs), "array"), scaled(size, "B")]
-        return f"Session({', '.join(told)}, on {self.device.platform})"
+        parts = [counted(len(self.programs), "program"), counted(len(specs), "array"), scaled(size, "B")]
+        return f"Session({', '.join(parts)}, on {self.device.platform})"
 
     def _repr_html_(self) -> str:
         programs = [
@@ -411,13 +411,13 @@ class ShowsProgram:
     def __repr__(self) -> str:
         programs = self._shown_programs()
         minimizes = [minimize for program in programs for minimize in program.minimizes]
-        told = [] if self.session.engine.members is None else [counted(self.session.engine.members, "member")]
-        told += [counted(parameter_count(programs), "parameter"), *(described(m.optimizer, 0) for m in minimizes)]
+        parts = [] if self.session.engine.members is None else [counted(self.session.engine.members, "member")]
+        parts += [counted(parameter_count(programs), "parameter"), *(described(m.optimizer, 0) for m in minimizes)]
         if minimizes:
             step = self.session.scope.known_step()
-            told.append("in a step" if step is None else f"step {step:,}")
-        told.append(f"on {self.session.device.platform}")
-        return f"{type(self).__name__}({', '.join(p.name for p in programs)}: {', '.join(told)})"
+            parts.append("in a step" if step is None else f"step {step:,}")
+        parts.append(f"on {self.session.device.platform}")
+        return f"{type(self).__name__}({', '.join(p.name for p in programs)}: {', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         return html.escape(repr(self)) + "".join(program._repr_html_() for program in self._shown_programs())

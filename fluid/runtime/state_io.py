@@ -18,7 +18,7 @@ from fluid.core import Array, Program, Scope, creation_sites, own_array, warn_on
 from fluid.distributed import group
 from fluid.distributed.group import whole
 from fluid.runtime.engine import Engine
-from fluid.runtime.finite import spoilt, warn_of_spoilt
+from fluid.runtime.finite import became_non_finite, warn_of_non_finite
 from fluid.runtime.freezing import FROZEN
 from fluid.runtime.parameter_updates import PREFIX
 
@@ -224,8 +224,8 @@ class SavesArrays:
             )
         chosen = None if names is None else select(names, self.scope.specs, "save_params")
         copies = self.scope.copies(chosen)
-        if names := spoilt(self.scope.specs, copies, self.engine.members):
-            warn_of_spoilt("save_params", names)
+        if names := became_non_finite(self.scope.specs, copies, self.engine.members):
+            warn_of_non_finite("save_params", names)
         self._write(path, copies, "parameters")
 
     def load_params(
@@ -385,7 +385,7 @@ class SavesArrays:
         names: str | Sequence[str] | None = None,
         allow_missing: bool = False,
         allow_extra: bool = False,
-        advice: str = checkpoint.TAKE_A_PART,
+        advice: str | None = None,
     ) -> checkpoint.LoadReport:
         """Set parameters and states from arrays that have the names of this session.
 
@@ -527,7 +527,7 @@ def check_state(
     session: SavesArrays,
     found: Mapping[str, Any],
     where: Any,
-    advice: str = checkpoint.CHECK_THE_PROGRAM,
+    advice: str | None = None,
     sites_there: Mapping[str, str] = {},
 ) -> None:
     """Check the names, shapes and dtypes of the saved `state` of another session, before a session restores it.

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid.core import TRAIN, Applied, Gathering, ParameterSpec, Program, data_of
-from fluid.core.explain import step_in_own_words
+from fluid.core.explain import explained_step
 from fluid.optimizer.optax_chain import norm, ratio, scale_of, was_skipped
 from fluid.reader.on_device import Fed, Picks
 from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
@@ -387,7 +387,7 @@ class Step:
         try:
             returned = self._function(step)
         except Exception as error:
-            explained = step_in_own_words(error)
+            explained = explained_step(error)
             if explained is None:
                 raise
             raise explained from None

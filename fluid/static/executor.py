@@ -61,14 +61,14 @@ def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict
       ArgumentTypeError: a feed is a list; DistributedError: the processes run different programs.
     """
     here = {name: _part(name, feed[name]) for name in sorted(divided)}
-    told = group().exchange(
+    exchanged = group().exchange(
         "the feeds of exe.run", {n: [str(data.dtype), data.shape, lengths] for n, (data, lengths) in here.items()}
     )
-    if any(theirs.keys() != here.keys() for theirs in told):
-        raise errors.DistributedError(f"the processes feed different names: {[list(theirs) for theirs in told]}")
-    found: list[dict[str, Any]] = [{} for _ in told]
+    if any(theirs.keys() != here.keys() for theirs in exchanged):
+        raise errors.DistributedError(f"the processes feed different names: {[list(theirs) for theirs in exchanged]}")
+    found: list[dict[str, Any]] = [{} for _ in exchanged]
     for name, (data, _) in here.items():
-        kinds = [theirs[name] for theirs in told]
+        kinds = [theirs[name] for theirs in exchanged]
         every = _bytes_of_all(data, [math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape, _ in kinds])
         for part, content, (dtype, shape, lengths) in zip(found, every, kinds, strict=True):
             array = np.frombuffer(content, dtype).reshape(shape)

@@ -36,8 +36,8 @@ class Agreement(Policy):
       group: the group of the processes.
       signals: receives Ctrl-C and SIGTERM in this process.
       progress: the position of the training; this hook sets `progress.last` after each step.
-      told: a function that returns two flags of this process: True if `stop()` or `pause()` was called, and True if
-        `pause()` was called.
+      requested: a function that returns two flags of this process: True if `stop()` or `pause()` was called, and True
+        if `pause()` was called.
       stop: stops the training in this process.
       pause: pauses the training in this process.
 
@@ -45,7 +45,7 @@ class Agreement(Policy):
       >>> from types import SimpleNamespace
       >>> from fluid.distributed import Group
       >>> progress = Progress()
-      >>> agreement = Agreement(Group(), Signals(), progress, told=lambda: (False, False), stop=print, pause=print)
+      >>> agreement = Agreement(Group(), Signals(), progress, requested=lambda: (False, False), stop=print, pause=print)
       >>> agreement.after_steps(SimpleNamespace(batches=SimpleNamespace(ended=True)))
       >>> progress.last
       True
@@ -56,14 +56,14 @@ class Agreement(Policy):
         group: Group,
         signals: Signals,
         progress: Progress,
-        told: Callable[[], tuple[bool, bool]],
+        requested: Callable[[], tuple[bool, bool]],
         stop: Callable[[], None],
         pause: Callable[[], None],
     ):
         self._group = group
         self._signals = signals
         self._progress = progress
-        self._told = told
+        self._requested = requested
         self._stop = stop
         self._pause = pause
 
@@ -91,9 +91,9 @@ class Agreement(Policy):
 
     def _agree(self, batches: Batches) -> bool:
         epoch, step = self._progress.epoch, self._progress.step
-        here = [*self._told(), self._signals.told, _upcoming(batches)]
-        told = self._group.exchange(f"what comes after step {step} of epoch {epoch}", here)
-        stopping, pausing, signals, upcoming = ([each[i] for each in told] for i in range(4))
+        here = [*self._requested(), self._signals.received, _upcoming(batches)]
+        exchanged = self._group.exchange(f"what comes after step {step} of epoch {epoch}", here)
+        stopping, pausing, signals, upcoming = ([each[i] for each in exchanged] for i in range(4))
         if any(pausing):
             self._pause()
         elif any(stopping):

@@ -103,12 +103,12 @@ class Loop(HasParameters, KnownAttributes):
             )
         self._feeds = feeds
         self._num_epochs = whole_number("Loop", "num_epochs", num_epochs, least=0)
-        told = listed(handlers)
-        if not any(isinstance(handler, ProgressBar) for handler in told):
-            told.insert(0, ProgressBar(show=progress))
-        self._bars = [handler for handler in told if isinstance(handler, ProgressBar)]
+        notified = listed(handlers)
+        if not any(isinstance(handler, ProgressBar) for handler in notified):
+            notified.insert(0, ProgressBar(show=progress))
+        self._bars = [handler for handler in notified if isinstance(handler, ProgressBar)]
         self._keeper = HistoryKeeper()
-        self._tell = Dispatcher([self._keeper, NoUpdates(), *told], self)
+        self._tell = Dispatcher([self._keeper, NoUpdates(), *notified], self)
         self._evaluator = DatasetEvaluator(session)
         (also,) = self._tell.fetches([self.program])
         self._step = bind(session.engine, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))

@@ -143,7 +143,7 @@ class StepsPerCall:
         self._alone = {member.name: _reason_against(member, session) for member in members}
         self.one_by_one = frozenset(n for n, reason in self._alone.items() if reason is not None or wanted == 1)
         self._paces = {member.name: Pace() for member in members}
-        self._told = False
+        self._warned = False
         self._compilations = session.compilations
         self._compiled = 0
         refused = [reason for reason in self._alone.values() if reason is not None]
@@ -181,8 +181,8 @@ class StepsPerCall:
         """
         if declared is not None or isinstance(self._wanted, int):
             return least
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             log.warning(
                 'steps_per_dispatch="auto" runs step after step, since a handler does not say how many steps may run '
                 "before it acts: def steps_ahead(self): return ... in a fluid.Handler; a function is called every so "

@@ -32,7 +32,7 @@ _LONG = 1.0
 K = TypeVar("K")
 
 
-def _told_by_kind(kind: type[K]) -> type[K]:
+def _notified_by_kind(kind: type[K]) -> type[K]:
     """Decorate an event class so that `event == EndStepEvent` and `event == "EndStepEvent"` raise an error.
 
     These comparisons would never be true: the user means `isinstance(event, EndStepEvent)`.
@@ -52,7 +52,7 @@ def _told_by_kind(kind: type[K]) -> type[K]:
     return kind
 
 
-@_told_by_kind
+@_notified_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginTrainEvent:
     """The event at the start of training.
@@ -70,7 +70,7 @@ class BeginTrainEvent:
     resumed: bool = field(default=False, repr=False, compare=False)
 
 
-@_told_by_kind
+@_notified_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginEpochEvent:
     """The event at the start of an epoch, which is one pass over the reader.
@@ -89,7 +89,7 @@ class BeginEpochEvent:
     first_step: int = 0
 
 
-@_told_by_kind
+@_notified_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginStepEvent:
     """The event before a training step, when its minibatch is already read.
@@ -164,7 +164,7 @@ class BeginStepEvent:
         return self.request
 
 
-@_told_by_kind
+@_notified_by_kind
 @dataclass(frozen=True, slots=True)
 class EndStepEvent:
     """The event after a training step was dispatched to the device; reading one of the metrics waits for the device.
@@ -190,7 +190,7 @@ class EndStepEvent:
     program: str = field(default="", repr=False, compare=False)
 
 
-@_told_by_kind
+@_notified_by_kind
 @dataclass(frozen=True, slots=True)
 class EndEpochEvent:
     """The event at the end of an epoch, which is one pass over the reader.
@@ -239,7 +239,7 @@ class EndEpochEvent:
         return ", ".join(parts)
 
 
-@_told_by_kind
+@_notified_by_kind
 @dataclass(frozen=True, slots=True)
 class EndTrainEvent:
     """The event at the end of training: after all epochs, by `stop()`, or by an exception.
@@ -259,7 +259,7 @@ class EndTrainEvent:
     error: BaseException | None = None
 
 
-@_told_by_kind
+@_notified_by_kind
 @dataclass(frozen=True, slots=True)
 class MeasuredEvent:
     """The event after a handler has reported measured values by `Handler.announce`.

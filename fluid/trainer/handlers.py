@@ -16,7 +16,7 @@ from fluid import errors
 from fluid._util.paths import PathLike
 from fluid.compat.name_hints import check_attributes
 from fluid.core import TRAIN, Program, warn, warn_once
-from fluid.core.explain import handler_in_own_words
+from fluid.core.explain import explained_handler
 from fluid.distributed import group
 from fluid.runtime import Results, check_fetch
 from fluid.runtime.in_flight import IN_FLIGHT
@@ -240,8 +240,8 @@ class Dispatcher:
         self.in_flight = IN_FLIGHT
         self.waits = Waits()
         self._silent = any(not isinstance(handler, Handler) for handler in handlers)
-        self._told = [handler for handler in self._handlers if not _is_for_another(handler)]
-        self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in self._told)
+        self._notified = [handler for handler in self._handlers if not _is_for_another(handler)]
+        self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in self._notified)
 
     def __call__(self, event: Event) -> None:
         """Deliver one event to all handlers."""
@@ -252,7 +252,7 @@ class Dispatcher:
                 if (returned := deliver(event)) is not None:
                     warn_of_return(deliver, returned)
         except Exception as error:
-            _raise_in_own_words(error)
+            _raise_explained(error)
 
     def hear(self, kind: type) -> bool:
         """Return whether any handler receives events of the class `kind`."""
@@ -268,7 +268,7 @@ class Dispatcher:
                 try:
                     methods[BeginTrainEvent](event)
                 except Exception as error:
-                    _raise_in_own_words(error)
+                    _raise_explained(error)
 
     def leave(self, event: EndTrainEvent) -> None:
         """Deliver the EndTrainEvent to each handler that received the BeginTrainEvent, also after a handler has failed.
@@ -285,7 +285,7 @@ class Dispatcher:
                 if EndTrainEvent in methods:
                     methods[EndTrainEvent](event)
             except Exception as error:
-                failures.append(handler_in_own_words(error) or error)
+                failures.append(explained_handler(error) or error)
         if not failures:
             return
         if event.error is None:
@@ -300,7 +300,7 @@ class Dispatcher:
           A pair: the minimum over all handlers, or None if one of them is a function or declares no number; and the
           minimum over the handlers that declare a number.
         """
-        said = [handler.steps_ahead() for handler in self._told]
+        said = [handler.steps_ahead() for handler in self._notified]
         least = min((each for each in said if each is not None), default=math.inf)
         return None if self._silent or None in said else least, least
 
@@ -325,7 +325,7 @@ class Dispatcher:
 
     def state(self) -> list[dict[str, Any]]:
         """Return the class name and the state of each handler, in order, as JSON for `restore`."""
-        return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._told]
+        return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._notified]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Restore each saved state in the next handler of the class that saved the state.
@@ -451,9 +451,9 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
         ) from error
 
 
-def _raise_in_own_words(error: Exception) -> NoReturn:
+def _raise_explained(error: Exception) -> NoReturn:
     """Raise the exception of a handler again; if its cause is a known mistake, raise a clearer exception instead."""
-    explained = handler_in_own_words(error)
+    explained = explained_handler(error)
     if isinstance(error, StopIteration):
         error.add_note("raised by a handler; to end training there, call trainer.stop() and return")
     if explained is None:

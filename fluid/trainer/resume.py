@@ -343,9 +343,9 @@ def _valid(value: Any) -> list[Any]:
 def _sizes(state: Mapping[str, Any]) -> str:
     """Return the numbers of rows and the batch sizes in a saved position of readers, as text."""
     plans = [reader.get("reader") for reader in state.get("readers", [state])]
-    told = [stage for plan in plans for stage in stages(plan)]
-    rows = [f"{stage['arrays']} rows" for stage in told if "arrays" in stage]
-    return ", ".join([*rows, *(f"minibatches of {stage['batch']}" for stage in told if "batch" in stage)])
+    described = [stage for plan in plans for stage in stages(plan)]
+    rows = [f"{stage['arrays']} rows" for stage in described if "arrays" in stage]
+    return ", ".join([*rows, *(f"minibatches of {stage['batch']}" for stage in described if "batch" in stage)])
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Signals(Policy):
         have agreed and `arrived` is set, and never raises immediately.
 
     Attributes:
-      told: the number of the first signal that this process has received, or None.
+      received: the number of the first signal that this process has received, or None.
       arrived: the number of the signal that ends training, or None.
       at_once: a context manager, in whose block a signal raises immediately.
       reading_ahead: a context manager, whose block a signal ends immediately, without an exception after the block.
@@ -50,7 +50,7 @@ class Signals(Policy):
     """
 
     def __init__(self, terminate: bool = False, together: bool = False):
-        self.told: int | None = None
+        self.received: int | None = None
         self.arrived: int | None = None
         self._together = together
         self.at_once = _AtOnce(self, quietly=False)
@@ -72,7 +72,7 @@ class Signals(Policy):
         for number, previous in self._held.items():
             signal.signal(number, previous)
         if error is None:
-            self.arrived = self.told if self.arrived is None else self.arrived
+            self.arrived = self.received if self.arrived is None else self.arrived
             self.check()
 
     def after_steps(self, call: DeviceCall) -> None:
@@ -86,9 +86,9 @@ class Signals(Policy):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         # a second signal raises here only in an interactive interpreter; elsewhere SIG_DFL ends the process
-        if self.told is not None:
+        if self.received is not None:
             raise self._meaning(number)
-        self.told = number
+        self.received = number
         if not self._together:
             self.arrived = number
         if not hasattr(sys, "ps1"):

@@ -24,7 +24,7 @@ from fluid.reader.data_frame import check_reader
 from fluid.reader.feeder import FeedOrder
 from fluid.runtime import Results, Session, StepFunction
 from fluid.runtime.fetch import Fetch
-from fluid.runtime.finite import holding, spoilt
+from fluid.runtime.finite import became_non_finite, holding
 from fluid.trainer import loop
 from fluid.trainer.agreement import Agreement, compare
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
@@ -285,13 +285,13 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             raise errors.ArgumentError(
                 "train() was called by a handler of train(); call trainer.stop() and train again"
             )
-        told = [*listed(handlers), *([] if event_handler is None else [event_handler])]
-        if not any(isinstance(handler, ProgressBar) for handler in told):
-            told.insert(0, ProgressBar(show=progress if group().is_first else False))
+        notified = [*listed(handlers), *([] if event_handler is None else [event_handler])]
+        if not any(isinstance(handler, ProgressBar) for handler in notified):
+            notified.insert(0, ProgressBar(show=progress if group().is_first else False))
         tests = Tests(test_reader, test_every, metrics, feed_order)
-        dispatcher = Dispatcher(self._validation.around(told, tests, restore_best), self)
+        dispatcher = Dispatcher(self._validation.around(notified, tests, restore_best), self)
         with contextlib.ExitStack() as shown:
-            for bar in (handler for handler in told if isinstance(handler, ProgressBar)):
+            for bar in (handler for handler in notified if isinstance(handler, ProgressBar)):
                 shown.enter_context(bar.listening())
             self._call(readers, num_epochs, feed_order, dispatcher, resume)
         return self.history
@@ -313,8 +313,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         buckets = [program.step.buckets for program in programs]
         position.begin(pipeline_of(self._members, source, feed_order, buckets), dispatcher)
         signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
-        told = lambda: (self._stopping, self._pausing)  # noqa: E731
-        agreement = Agreement(group(), signals, position, told, self.stop, self.pause)
+        requested = lambda: (self._stopping, self._pausing)  # noqa: E731
+        agreement = Agreement(group(), signals, position, requested, self.stop, self.pause)
         run = loop.Training(
             programs=programs,
             progress=position,
@@ -358,7 +358,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     def _warn_of_spoilt(self) -> None:
         """Warn of parameters and other arrays that are non-finite, although every loss of the training was finite."""
         scope = self.session.scope
-        if names := spoilt(scope.specs, scope.arrays, self.session.engine.members):
+        if names := became_non_finite(scope.specs, scope.arrays, self.session.engine.members):
             warn_once(
                 self,
                 "not finite",

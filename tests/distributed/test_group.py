@@ -13,7 +13,7 @@ from fake_coordination_service import together
 import fluid
 from fluid import errors
 from fluid.checkpoint.folder import Folder
-from fluid.distributed import Group, starting
+from fluid.distributed import Group, rendezvous
 from fluid.reader.pipeline import Batch
 from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint.config import check_shared
@@ -119,11 +119,11 @@ def test_row_54_who_fails_ends_all_with_the_reason(monkeypatch, capsys):
 
     def work(group):
         if group.index == 1:
-            starting.fail(group, "ValueError: an accident\nsecond line", 3)
-        starting._watch(group, threading.Event())
+            rendezvous.fail(group, "ValueError: an accident\nsecond line", 3)
+        rendezvous._watch(group, threading.Event())
 
-    monkeypatch.setattr(starting, "_INTERVAL", 0.01)
-    monkeypatch.setattr(starting, "_end_now", end)
+    monkeypatch.setattr(rendezvous, "_INTERVAL", 0.01)
+    monkeypatch.setattr(rendezvous, "_end_now", end)
     found, _ = together(3, work)
     assert [error.args for error in found] == [(1,), (3,), (1,)]
     said = capsys.readouterr().err.splitlines()
@@ -135,10 +135,10 @@ def test_row_54_who_fails_ends_all_with_the_reason(monkeypatch, capsys):
 class Process:
     """What an Agreement works with in one process."""
 
-    def __init__(self, group, stopping=False, pausing=False, told=None):
+    def __init__(self, group, stopping=False, pausing=False, received=None):
         self.did = []
         self.signals = Signals(together=True)
-        self.signals.told = told
+        self.signals.received = received
         stop, pause = (lambda: self.did.append("stop")), (lambda: self.did.append("pause"))
         self.progress = types.SimpleNamespace(epoch=0, step=4, last=None)
         self.agreement = Agreement(group, self.signals, self.progress, lambda: (stopping, pausing), stop, pause)
@@ -157,7 +157,7 @@ class Process:
         ({}, 5, (True, [], None)),
         ({"stopping": True}, 8, (False, ["stop"], None)),
         ({"stopping": True, "pausing": True}, 8, (False, ["pause"], None)),
-        ({"told": signal.SIGTERM}, 8, (False, [], signal.SIGTERM)),
+        ({"received": signal.SIGTERM}, 8, (False, [], signal.SIGTERM)),
     ],
 )
 def test_row_55_and_57_what_one_is_told_all_do_after_the_same_step(one, rows, expected):
@@ -174,8 +174,8 @@ def test_a_signal_counts_when_it_is_agreed_upon():
         signals.check()
         with signals.at_once:
             pass
-        assert signals.told == signal.SIGTERM and signals.arrived is None
-        signals.told = None
+        assert signals.received == signal.SIGTERM and signals.arrived is None
+        signals.received = None
 
 
 def test_row_61_loggers_are_told_of_events_in_the_first_process_only(monkeypatch, tmp_path):

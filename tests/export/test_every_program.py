@@ -4,7 +4,7 @@ import os
 
 import golden_cases
 import pytest
-from export import fresh
+from export import fresh_process
 from export.programs import (
     FIXED,
     IMPOSSIBLE,
@@ -31,7 +31,7 @@ MODELS = {model.id: model for model in (*examples(), *golden_models()) if model.
 
 @pytest.fixture(scope="module")
 def process():
-    with fresh.started() as started:
+    with fresh_process.started() as started:
         yield started
 
 

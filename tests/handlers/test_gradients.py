@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from handlers.fitting import X, Y, make, reader, table, train_program
+from handlers.line_fitting import X, Y, make, reader, table, train_program
 
 import fluid
 from fluid import errors

@@ -3,7 +3,7 @@
 import numpy as np
 import optax
 import pytest
-from handlers.fitting import Scripted, make, reader
+from handlers.line_fitting import Scripted, make, reader
 
 import fluid
 from fluid import errors

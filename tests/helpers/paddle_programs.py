@@ -1,4 +1,4 @@
-"""PaddlePaddle programs: recorded facts, and a writer of model files; see data/original/README.md."""
+"""PaddlePaddle programs: recorded facts, and a writer of model files; see data/paddle/README.md."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ import numpy as np
 import fluid
 from fluid.compat.paddle_files import program_desc
 
-FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "original"
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "paddle"
 TYPES = "INT FLOAT STRING INTS FLOATS STRINGS BOOLEAN BOOLEANS BLOCK LONG BLOCKS LONGS".split()
 NUMBERS = {name: number for number, name in program_desc.DTYPES.items()}
 VERSION = 1_008_005

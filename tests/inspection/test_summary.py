@@ -14,7 +14,7 @@ from inspection import nets
 import fluid
 from fluid import errors, layers
 
-ORIGINAL = pathlib.Path(__file__).parent.parent / "data" / "original"
+ORIGINAL = pathlib.Path(__file__).parent.parent / "data" / "paddle"
 
 
 def outputs(function, **options):

@@ -11,7 +11,7 @@ has a part in what they draw.
 
 import jax.numpy as jnp
 import numpy as np
-from layers.table import (
+from layers.layer_table import (
     BOUNDED,
     REDUCTIONS,
     Row,

@@ -6,7 +6,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers.table import X
+from layers.layer_table import X
 from layers.test_no_effect import BUILDS, FUNCTIONS, discover, documented
 
 import fluid

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers.run import output, run
+from layers.run_program import output, run
 
 import fluid
 from fluid import errors, layers

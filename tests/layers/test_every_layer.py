@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from layers.layer_table import ROWS
 from layers.sequence_table import SEQUENCE_ROWS
-from layers.table import ROWS
 
 import fluid
 from fluid import errors, layers, nets

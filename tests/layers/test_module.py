@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from flax import linen, nnx
-from layers.run import feeds, run
+from layers.run_program import feeds, run
 
 import fluid
 from fluid import errors, layers

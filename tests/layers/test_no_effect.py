@@ -2,13 +2,14 @@
 
 import ast
 import inspect
+import pydoc
 import re
 import textwrap
 import warnings
 
 import numpy as np
 import pytest
-from layers.table import ROWS, Halving, Row, declare, real, whole
+from layers.layer_table import ROWS, Halving, Row, declare, real, whole
 
 import fluid
 from fluid import errors, layers, nets
@@ -97,6 +98,14 @@ def test_what_is_not_used_is_declared_and_documented(name):
         argument: f"accepted for programs written for Fluid, but has no effect: {getattr(reason, 'why', reason)}."
         for argument, reason in declared.items()
     }
+
+
+def test_help_hides_what_has_no_effect_and_calls_take_it():
+    signature = inspect.signature(layers.softmax)
+    shown = "(input: 'Value', *, name: 'str | None' = None, axis: 'int' = -1) -> 'Any'"
+    assert f"softmax{shown}\n" in pydoc.plain(pydoc.render_doc(layers.softmax))
+    assert signature.bind("x", True, "probabilities").arguments["name"] == "probabilities"
+    assert "max_len" in str(inspect.signature(layers.lstm)), "an argument without a default is needed"
 
 
 def test_each_wish_has_values_here():

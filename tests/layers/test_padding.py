@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.padding import Measured, assert_no_gradient_in_padding, assert_same, cut, roomier, with_lengths
+from layers.layer_table import ROWS
+from layers.measured_padding import Measured, assert_no_gradient_in_padding, assert_same, cut, roomier, with_lengths
 from layers.sequence_table import SEQUENCE_ROWS
-from layers.table import ROWS
 
 import fluid
 from fluid import errors, layers, nets

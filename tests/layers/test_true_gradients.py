@@ -6,8 +6,8 @@
 import jax
 import numpy as np
 import pytest
-from layers.run import feeds
-from layers.table import real, rng, whole
+from layers.layer_table import real, rng, whole
+from layers.run_program import feeds
 
 import fluid
 from fluid import layers

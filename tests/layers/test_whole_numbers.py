@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
+from layers.layer_table import CHANCES, CLASSES, IMAGE, PICKED, X, declare, real
 from layers.sequence_table import SEQUENCE_ROWS
-from layers.table import CHANCES, CLASSES, IMAGE, PICKED, X, declare, real
 
 import fluid
 from fluid import errors, layers

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from online import streamed
+from online import trainer_of_stream
 
 import fluid
 
@@ -18,7 +18,7 @@ import threading
 atexit.register(lambda: print([t.name for t in threading.enumerate() if t.name.startswith("fluid")]))
 
 import fluid
-from online import streamed
+from online import trainer_of_stream
 
 reached, ending = threading.Event(), threading.Event()
 
@@ -30,9 +30,9 @@ class Stay(fluid.Handler):
             ending.wait()
 
 
-online = streamed.make(sys.argv[1], [Stay()], streamed.program)
+online = trainer_of_stream.make(sys.argv[1], [Stay()], trainer_of_stream.program)
 online.start()
-for key, rows in itertools.islice(streamed.requests(0), 20):
+for key, rows in itertools.islice(trainer_of_stream.requests(0), 20):
     online.send(rows, key=key)
 reached.wait()
 while not os.path.isdir(f"{sys.argv[1]}/checkpoints/4"):  # begun at step 4
@@ -47,14 +47,14 @@ def test_python_ends_in_the_middle_of_a_training_that_goes_on_exactly(tmp_path):
     command = [sys.executable, "-c", FORGETFUL, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (3, "[]\n", "")
-    requests = streamed.requests(0)
-    minibatches = streamed.divided([row for _ in range(20) for row in next(requests)[1]])
+    requests = trainer_of_stream.requests(0)
+    minibatches = trainer_of_stream.divided([row for _ in range(20) for row in next(requests)[1]])
     assert len(minibatches) > 6
-    with streamed.make(tmp_path, function=streamed.program) as online:
+    with trainer_of_stream.make(tmp_path, function=trainer_of_stream.program) as online:
         while (status := online.save())["steps"] < len(minibatches):
             pass
     assert status["steps"] == len(minibatches)
-    whole = streamed.trainer()
+    whole = trainer_of_stream.trainer()
     whole.train(minibatches, progress=False)
-    ended = streamed.trainer(checkpoint_config=fluid.CheckpointConfig(tmp_path / "checkpoints"))
-    assert streamed.state(ended) == streamed.state(whole)
+    ended = trainer_of_stream.trainer(checkpoint_config=fluid.CheckpointConfig(tmp_path / "checkpoints"))
+    assert trainer_of_stream.state(ended) == trainer_of_stream.state(whole)

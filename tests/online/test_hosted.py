@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from online.streamed import line, make, points
+from online.trainer_of_stream import line, make, points
 
 import fluid
 from fluid import errors

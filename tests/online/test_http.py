@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from online.streamed import make, points, program
-from serving.served import post, raw
+from online.trainer_of_stream import make, points, program
+from serving.running_server import post, raw
 
 import fluid
 from fluid import errors

@@ -9,14 +9,14 @@ import threading
 
 import numpy as np
 import pytest
-from online import streamed
+from online import trainer_of_stream
 
 import fluid
 from fluid import errors
 
 # `make soak` kills 200 times.
 KILLS = int(os.environ.get("FLUID_ONLINE_KILLS", "4"))
-SCRIPT = pathlib.Path(streamed.__file__)
+SCRIPT = pathlib.Path(trainer_of_stream.__file__)
 AHEAD = 60  # rows that a client sends ahead of the training
 
 pytestmark = pytest.mark.slow
@@ -126,18 +126,18 @@ def test_row_48_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_p
     moments = [(None, accepted[i]) if i % 3 == 1 else (after[i], None) for i in range(KILLS)]
     sent = []
     with Killed(tmp_path, environment, moments) as server:
-        requests = streamed.requests(KILLS)
+        requests = trainer_of_stream.requests(KILLS)
         while server.kills < KILLS:
             key, rows = next(requests)
             assert server.send(rows, key) == len(sent)
             sent.extend(rows)
             server.wait(lambda: server.kills == KILLS or len(sent) - 5 * len(server.steps) < AHEAD)
-        minibatches = streamed.divided(sent)
+        minibatches = trainer_of_stream.divided(sent)
         server.wait(lambda: len(server.steps) == len(minibatches))
 
     expected = []
-    whole = streamed.trainer()
-    whole.train(minibatches, handlers=[streamed.Digests(expected.append)], progress=False)
+    whole = trainer_of_stream.trainer()
+    whole.train(minibatches, handlers=[trainer_of_stream.Digests(expected.append)], progress=False)
     assert [f"step {number} {rows}" for number, rows in server.steps.items()] == expected
-    killed = streamed.trainer(checkpoint_config=fluid.CheckpointConfig(tmp_path / "checkpoints"))
-    assert streamed.state(killed) == streamed.state(whole)
+    killed = trainer_of_stream.trainer(checkpoint_config=fluid.CheckpointConfig(tmp_path / "checkpoints"))
+    assert trainer_of_stream.state(killed) == trainer_of_stream.state(whole)

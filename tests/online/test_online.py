@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from online.streamed import divided, line, make, points
+from online.trainer_of_stream import divided, line, make, points
 
 import fluid
 from fluid import errors

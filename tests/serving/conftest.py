@@ -1,7 +1,7 @@
 """A server that most tests ask."""
 
 import pytest
-from serving.served import any_size, centered, digits, nested, save, sentiment
+from serving.running_server import any_size, centered, digits, nested, save, sentiment
 
 import fluid
 

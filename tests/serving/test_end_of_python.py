@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from serving import served
+from serving import running_server
 
 FORGETFUL = """
 import atexit
@@ -22,7 +22,7 @@ atexit.register(at_the_end)
 
 import fluid
 from fluid.serving.batching import Runner
-from serving import served
+from serving import running_server
 
 inside, ending = threading.Event(), threading.Event()
 run = Runner.run
@@ -40,7 +40,7 @@ answers = []
 
 
 def ask():
-    answers.append(fluid.Inferencer(url=server.url).infer({"image": served.IMAGES[:1]})[0].shape)
+    answers.append(fluid.Inferencer(url=server.url).infer({"image": running_server.IMAGES[:1]})[0].shape)
 
 
 asking = threading.Thread(target=ask, daemon=True)
@@ -52,7 +52,7 @@ sys.exit(3)
 
 
 def test_python_ends_when_a_model_that_runs_has_answered(tmp_path):
-    path = served.save(tmp_path / "digits.fluid", served.digits)
+    path = running_server.save(tmp_path / "digits.fluid", running_server.digits)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", FORGETFUL, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -8,7 +8,7 @@ import socket
 
 import jax
 import jax.numpy as jnp
-from serving.served import DIGITS, ask, digits, image_request, params_of, post, raw
+from serving.running_server import DIGITS, ask, digits, image_request, params_of, post, raw
 
 import fluid
 from fluid.serving import app, batching

@@ -13,7 +13,7 @@ import types
 import urllib.request
 
 import pytest
-from serving.served import (
+from serving.running_server import (
     DIGITS,
     Held,
     ask,

@@ -17,8 +17,8 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from serving.hostile import Crowd, Message, Models, Neighbour, Rows, head, tensors_of, written
-from serving.served import digits, save, sentiment
+from serving.hostile_requests import Crowd, Message, Models, Neighbour, Rows, head, tensors_of, written
+from serving.running_server import digits, save, sentiment
 
 import fluid
 

@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 from serving import browser
-from serving.served import IMAGES, WORDS, digits, params_of, save, sentiment
+from serving.running_server import IMAGES, WORDS, digits, params_of, save, sentiment
 
 import fluid
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from serving.served import (
+from serving.running_server import (
     DIGITS,
     IMAGES,
     WORDS,

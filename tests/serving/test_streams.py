@@ -10,7 +10,7 @@ import urllib.request
 
 import numpy as np
 import pytest
-from serving.served import connected, digits, params_of, post, save
+from serving.running_server import connected, digits, params_of, post, save
 
 import fluid
 from fluid import errors, layers

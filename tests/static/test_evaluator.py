@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from static.both import fresh
+from static.both_styles import fresh
 
 import fluid.static as fluid
 from fluid import SequenceBatch, errors, metrics

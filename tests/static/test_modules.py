@@ -4,7 +4,7 @@ import importlib
 
 import numpy as np
 import pytest
-from static.both import fresh
+from static.both_styles import fresh
 
 import fluid.static as fluid
 from fluid import errors

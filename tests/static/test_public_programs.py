@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from static.both import fresh, scope_value
+from static.both_styles import fresh, scope_value
 
 import fluid.static as fluid
 from fluid import errors

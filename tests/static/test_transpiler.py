@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from launch_processes import launched
-from static import trainers
-from static.both import fresh
+from static import transpiled_program
+from static.both_styles import fresh
 
 import fluid.static as fluid
 from fluid import SequenceBatch, errors
 from fluid.checkpoint import load_arrays
 from fluid.static.executor import feeds_of_all
 
-SCRIPT = trainers.__file__
+SCRIPT = transpiled_program.__file__
 
 
 @pytest.mark.slow
@@ -19,7 +19,7 @@ def test_two_trainers_train_what_one_does(tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     for folder in (alone, together):
         folder.mkdir()
-    trainers.main(alone, slice(0, 5))
+    transpiled_program.main(alone, slice(0, 5))
     _, log, code = launched(2, together, script=SCRIPT)
     assert code == 0, log
     assert "2 processes train together" in log

@@ -288,7 +288,7 @@ def _attend_to_cache(
       bool mask `[batch, time]`, which is false for each valid step that exceeds the capacity of the cache.
     """
     steps = key.shape[1]
-    room = cache.keys.shape[1]
+    capacity = cache.keys.shape[1]
     places = cache.position[:, None] + jnp.arange(steps)
     if rotary:
         query, key = (rotate(v, places) for v in (query, key))
@@ -299,8 +299,8 @@ def _attend_to_cache(
         held.at[rows, places].set(new.astype(held.dtype), mode="drop")
         for held, new in ((cache.keys, key), (cache.values, value))
     )
-    mask = jnp.arange(room) <= places[:, None, :, None]
-    fits = places < room
+    mask = jnp.arange(capacity) <= places[:, None, :, None]
+    fits = places < capacity
     appended: Any = steps
     if isinstance(queries, core.SequenceBatch):
         fits |= ~queries.mask

@@ -61,9 +61,9 @@ def create_array(dtype: Any, max_length: int, shape: Sequence[int] = (), name: s
       float32[4, batch, 3] int32[]
     """
     this = Layer("create_array", name)
-    room = core.whole_number(this.name, "max_length", max_length)
+    capacity = core.whole_number(this.name, "max_length", max_length)
     sizes = known_shape(this, list(shape))
-    return TensorArray(this.output(jnp.zeros([room, *sizes], dtype_of("create_array", dtype))), jnp.int32(0))
+    return TensorArray(this.output(jnp.zeros([capacity, *sizes], dtype_of("create_array", dtype))), jnp.int32(0))
 
 
 @layer
@@ -109,8 +109,8 @@ def array_write(
                 f"{this.name}: neither array nor max_length is given; the room must be known in advance: "
                 f"layers.array_write(x, i, array), or layers.array_write(x, i, max_length=20) for a new one"
             )
-        room = core.whole_number(this.name, "max_length", max_length)
-        array = TensorArray(jnp.zeros([room, *value.shape], value.dtype), jnp.int32(0))
+        capacity = core.whole_number(this.name, "max_length", max_length)
+        array = TensorArray(jnp.zeros([capacity, *value.shape], value.dtype), jnp.int32(0))
     data = _check_tensor_array(this, array).data
     index = _index(this, i, data.shape[0])
     if (value.shape, value.dtype) != (data.shape[1:], data.dtype):
@@ -187,10 +187,10 @@ def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
     return array
 
 
-def _index(this: Layer, i: Any, room: int) -> Any:
-    """Return the index `i` as an integer array `[]`; check that a Python int is from 0 to `room - 1`."""
+def _index(this: Layer, i: Any, capacity: int) -> Any:
+    """Return the index `i` as an integer array `[]`; check that a Python int is from 0 to `capacity - 1`."""
     if isinstance(i, int | np.integer):
-        i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
+        i = core.whole_number(this.name, "i", i, least=0, most=capacity - 1)
     index = array_of(this, i)
     if not jnp.issubdtype(index.dtype, jnp.integer) or index.size != 1:
         raise errors.ShapeError(

@@ -346,19 +346,19 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
     return able & jnp.zeros_like(able).at[rows, order].set(jnp.broadcast_to(first, able.shape))
 
 
-def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -> jax.Array:
+def positive_first(positive: jax.Array, negative: jax.Array, capacity: int | None) -> jax.Array:
     """Return for each row the indices of positive elements, then of negative elements, then of all other elements.
 
     Args:
       positive: a mask of the positive elements, bool `[batch, n]`.
       negative: a mask of the negative elements, bool `[batch, n]`.
-      room: the number of indices to return for each row; None for all `n`.
+      capacity: the number of indices to return for each row; None for all `n`.
 
     Returns:
-      Integers `[batch, room]`.
+      Integers `[batch, capacity]`.
     """
     order = jnp.argsort(jnp.where(positive, 0, jnp.where(negative, 1, 2)), axis=1, stable=True)
-    return order if room is None else order[:, :room]
+    return order if capacity is None else order[:, :capacity]
 
 
 class SelectedAnchors(NamedTuple):
@@ -367,13 +367,13 @@ class SelectedAnchors(NamedTuple):
     Attributes:
       positive: a mask of the selected positive anchors, bool `[batch, anchors]`.
       negative: a mask of the selected negative anchors, bool `[batch, anchors]`.
-      room: the largest number of positive and negative anchors in total; None for the number of all anchors.
+      capacity: the largest number of positive and negative anchors in total; None for the number of all anchors.
       most: the largest number of positive anchors; None for the number of all anchors.
     """
 
     positive: jax.Array
     negative: jax.Array
-    room: int | None = None
+    capacity: int | None = None
     most: int | None = None
 
     def results(
@@ -392,7 +392,7 @@ class SelectedAnchors(NamedTuple):
           Five SequenceBatches: logits of all selected anchors, predicted offsets of the positive anchors, labels of all
           selected anchors, targets of the positive anchors, and ones in the shape of the targets.
         """
-        places = positive_first(self.positive, self.negative, self.room)[..., None]
+        places = positive_first(self.positive, self.negative, self.capacity)[..., None]
         first = places[:, : self.most]
         count, everything = counts(self.positive, self.positive | self.negative)
         results = [

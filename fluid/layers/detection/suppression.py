@@ -338,8 +338,8 @@ def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
         places = jnp.argsort(-values, axis=-1, stable=True)
         return jnp.take_along_axis(values, places, axis=-1), places.astype(jnp.int32)
     if not isinstance(count, int):
-        room = jnp.full((*values.shape[:-1], most), -jnp.inf, values.dtype)
-        best, places = jax.lax.top_k(jnp.concatenate([values, room], axis=-1), most)
+        filler = jnp.full((*values.shape[:-1], most), -jnp.inf, values.dtype)
+        best, places = jax.lax.top_k(jnp.concatenate([values, filler], axis=-1), most)
         return best, jnp.minimum(places, count - 1).astype(jnp.int32)
     best, places = jax.lax.top_k(values, min(most, count))
     return best, places.astype(jnp.int32)

@@ -219,7 +219,7 @@ def _unique(
     if x.ndim != 1:
         raise errors.ShapeError(f"{this.name}: {describe(value)} is no vector; use layers.reshape(x, [-1]) first")
     kind = dtype_of(this.name, dtype)
-    room = x.shape[0] if max_length is None else core.whole_number(this.name, "max_length", max_length)
+    capacity = x.shape[0] if max_length is None else core.whole_number(this.name, "max_length", max_length)
     # After a stable sort, equal elements are adjacent and keep their order from `x`.
     order = jnp.argsort(x, stable=True)
     ordered = x[order]
@@ -229,8 +229,8 @@ def _unique(
     group = jnp.cumsum(begins) - 1
     first_of_group = jnp.zeros_like(order).at[jnp.where(begins, group, x.shape[0])].set(order, mode="drop")
     index = jnp.zeros_like(rank).at[order].set(rank[first_of_group[group]])
-    values = jnp.zeros(room, x.dtype).at[jnp.where(is_first, rank, room)].set(x, mode="drop")
-    counts = jnp.zeros(room, kind).at[index].add(1, mode="drop")
-    lengths = jnp.minimum(jnp.sum(is_first, dtype=jnp.int32), room).reshape(1)
-    kept = jnp.where(index < room, index, -1).astype(kind)
+    values = jnp.zeros(capacity, x.dtype).at[jnp.where(is_first, rank, capacity)].set(x, mode="drop")
+    counts = jnp.zeros(capacity, kind).at[index].add(1, mode="drop")
+    lengths = jnp.minimum(jnp.sum(is_first, dtype=jnp.int32), capacity).reshape(1)
+    kept = jnp.where(index < capacity, index, -1).astype(kind)
     return core.SequenceBatch(values[None], lengths), kept, core.SequenceBatch(counts[None], lengths)

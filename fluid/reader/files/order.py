@@ -217,17 +217,17 @@ def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
     least, more = divmod(sum(piece.rows or 0 for piece in pieces), parts)
     found: list[list[Span]] = [[] for _ in range(parts)]
     part = 0
-    room = least + (more > 0)
+    capacity = least + (more > 0)
     for piece in pieces:
         low = 0
         while low < (piece.rows or 0):
-            high = min(piece.rows or 0, low + room)
+            high = min(piece.rows or 0, low + capacity)
             found[part].append(Span(piece, low, high))
-            room -= high - low
+            capacity -= high - low
             low = high
-            if room == 0:
+            if capacity == 0:
                 part += 1
-                room = least + (part < more)
+                capacity = least + (part < more)
     return found
 
 

@@ -53,11 +53,11 @@ class LentStream:
         return block
 
 
-def _note(lent: Any, made_of: Any) -> None:
+def _note(view: Any, owner: Any) -> None:
     with _lock:
         before = _held[:]
         _held[:] = [(held, of) for held, of in before if held() is not None]
-        _held.append((weakref.ref(lent), made_of))
+        _held.append((weakref.ref(view), owner))
     del before  # destroy the files that pyarrow no longer uses only after `_lock` is released
 
 

@@ -153,7 +153,7 @@ class ArrayVariable(Variable):
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
       ...     array = fluid.layers.array_write(fluid.layers.ones([2], "float32"), fluid.layers.zeros([1], "int64"))
-      >>> array.room, array.element[0].shape
+      >>> array.capacity, array.element[0].shape
       (1, (2,))
     """
 
@@ -163,7 +163,7 @@ class ArrayVariable(Variable):
     first: tuple[Any, ...] = ()
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Return the capacity of the array: the requested capacity, or 1 + the largest known write index if larger."""
         found = [write.last() for write in self.writes]
         return max([self.least, *(last + 1 for last in found if last is not None)])
@@ -171,7 +171,7 @@ class ArrayVariable(Variable):
     @property
     def structs(self) -> tuple[Any, ...]:
         """Return the shapes of the TensorArray at two trial batch sizes."""
-        return tuple(_stand_in(max(self.room, 1), e) for e in self.element)
+        return tuple(_stand_in(max(self.capacity, 1), e) for e in self.element)
 
     @structs.setter
     def structs(self, both: tuple[Any, ...]) -> None:
@@ -186,7 +186,7 @@ class ArrayVariable(Variable):
     def empty(self) -> TensorArray:
         """Return an empty TensorArray with the variable's capacity and element shape, for use while a program runs."""
         struct = at_present_batch(self.first)
-        return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
+        return TensorArray(jnp.zeros((self.capacity, *struct.shape), struct.dtype), jnp.int32(0))
 
     def check(self) -> None:
         """Check that the capacity of the array is known.
@@ -214,7 +214,7 @@ def create_array(dtype: Any, max_length: int = 0) -> ArrayVariable:
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
-      ...     fluid.layers.create_array("float32", max_length=5).room
+      ...     fluid.layers.create_array("float32", max_length=5).capacity
       5
     """
     del dtype
@@ -305,7 +305,7 @@ class _Written:
         if isinstance(x, core.NestedSequenceBatch):
             x = x.data[:, 0, 0]
         if content is None:
-            content = TensorArray(jnp.zeros((max(self.array.room, 1), *x.shape), x.dtype), jnp.int32(0))
+            content = TensorArray(jnp.zeros((max(self.array.capacity, 1), *x.shape), x.dtype), jnp.int32(0))
         return layers.array_write(x, i, content)
 
 
@@ -327,7 +327,7 @@ def present_batch() -> Any:
     return dense_of(feeds[0]).shape[0] if feeds else BATCHES[0]
 
 
-def _stand_in(room: int, element: Any) -> Any:
-    data: Any = jax.ShapeDtypeStruct((room, *element.shape), element.dtype)
+def _stand_in(capacity: int, element: Any) -> Any:
+    data: Any = jax.ShapeDtypeStruct((capacity, *element.shape), element.dtype)
     length: Any = jax.ShapeDtypeStruct((), "int32")
     return TensorArray(data, length)

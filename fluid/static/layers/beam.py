@@ -55,7 +55,7 @@ class BeamVariable(Variable):
 
     def start(self, sources: int) -> Beams:
         """Return the initial Beams (state of a beam search) for the given number of source sentences."""
-        return Beams.start(sources, self.size, max((array.room for array in self.arrays), default=1))
+        return Beams.start(sources, self.size, max((array.capacity for array in self.arrays), default=1))
 
 
 def beam_search(

@@ -7,7 +7,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.checkpoint.folder import Folder
-from fluid.checkpoint.several_processes import in_first, write_together
+from fluid.checkpoint.multi_process import in_first, write_together
 from fluid.distributed import Group
 from fluid.runtime.finite import Health
 from fluid.trainer.checkpoint.config import Score

@@ -13,7 +13,7 @@ import jax
 from fluid import errors
 from fluid.core import TEST, FeedSpec, Program, warn
 from fluid.distributed import group
-from fluid.reader import data_sets
+from fluid.reader import reader_misuse
 from fluid.reader.adapters import Minibatches, minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets
@@ -153,8 +153,8 @@ class Member:
         expected = {}
         for name, spec in self.reads.items():
             shape = tuple(rows if size is None else size for size in spec.shape)
-            lies = source.lies(layout.device) or layout.feed_sharding(name, shape)
-            expected[name] = jax.ShapeDtypeStruct(shape, spec.held, sharding=lies)
+            data_sharding = source.data_sharding(layout.device) or layout.feed_sharding(name, shape)
+            expected[name] = jax.ShapeDtypeStruct(shape, spec.held, sharding=data_sharding)
         return expected
 
     def fed(self, feed: Mapping[str, Any], draw: Draw | None = None) -> Mapping[str, Any]:
@@ -300,11 +300,11 @@ def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any =
     """
     if reader is None:
         raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
-    if data_sets.is_data(second):
+    if reader_misuse.is_data(second):
         epochs = ", num_epochs=10" if method == "train" else ""
         raise errors.ArgumentTypeError(
             f"{method} needs a reader of minibatches, found arrays, one for each feed; say which is which, and how "
-            f"many rows make a minibatch: trainer.{method}(fluid.reader.arrays({data_sets.spelled(feeds)}, "
+            f"many rows make a minibatch: trainer.{method}(fluid.reader.arrays({reader_misuse.spelled(feeds)}, "
             f"batch_size=32{', shuffle=True' if method == 'train' else ''}){epochs})"
         )
     return reader

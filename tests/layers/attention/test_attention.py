@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layers.run import check
+from layers.layer_table import declare, real, whole
+from layers.run_program import check
 from layers.sequence_table import sequence
-from layers.table import declare, real, whole
 
 import fluid
 from fluid import errors, layers, nets

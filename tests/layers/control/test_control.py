@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import run
+from layers.run_program import run
 
 import fluid
 from fluid import errors, layers

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers.run import run
+from layers.run_program import run
 
 import fluid
 from fluid import errors, layers

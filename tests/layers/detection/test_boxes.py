@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers.detection.reference import decode, iou, results, some_boxes
-from layers.run import check, feeds, output
+from layers.run_program import check, feeds, output
 
 import fluid
 from fluid import errors, layers

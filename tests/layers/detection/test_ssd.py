@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layers.detection.reference import decode, iou, results, some_boxes
 from layers.detection.test_matching import match
 from layers.detection.test_suppression import assert_rows, kept
-from layers.run import feeds
+from layers.run_program import feeds
 
 import fluid
 from fluid import errors, layers

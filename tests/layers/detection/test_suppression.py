@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers.detection.reference import iou, results, some_boxes, suppress
-from layers.run import feeds
+from layers.run_program import feeds
 
 import fluid
 from fluid import errors, layers

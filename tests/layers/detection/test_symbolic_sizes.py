@@ -3,9 +3,9 @@
 import jax
 import numpy as np
 import pytest
-from layers.padding import assert_same
+from layers.layer_table import ROWS
+from layers.measured_padding import assert_same
 from layers.sequence_table import SEQUENCE_ROWS
-from layers.table import ROWS
 
 import fluid
 from fluid import layers

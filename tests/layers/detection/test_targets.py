@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers.detection.reference import decode, iou, results, some_boxes, suppress
 from layers.detection.test_suppression import assert_rows
-from layers.run import feeds
+from layers.run_program import feeds
 
 import fluid
 from fluid import errors, layers

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers.detection.reference import iou, results
-from layers.run import feeds, output
+from layers.run_program import feeds, output
 
 import fluid
 from fluid import errors, layers

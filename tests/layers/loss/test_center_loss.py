@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from layers.run import feeds, run
-from layers.table import real
+from layers.layer_table import real
+from layers.run_program import feeds, run
 
 import fluid
 from fluid import errors, layers

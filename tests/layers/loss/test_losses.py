@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers.run import check, feeds, output, run
+from layers.run_program import check, feeds, output, run
 
 import fluid
 from fluid import errors, layers

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layers.run import feeds, run
+from layers.run_program import feeds, run
 from sklearn import metrics
 
 import fluid

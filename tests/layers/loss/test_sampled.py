@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from layers.run import check, feeds, run
-from layers.table import real, whole
+from layers.layer_table import real, whole
+from layers.run_program import check, feeds, run
 
 import fluid
 from fluid import errors, layers

@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from layers.run import output
+from layers.run_program import output
 
 import fluid
 from fluid import errors, layers

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from layers.run import output, run
-from layers.table import real
+from layers.layer_table import real
+from layers.run_program import output, run
 
 import fluid
 from fluid import errors, layers

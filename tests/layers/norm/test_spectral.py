@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layers.table import real
+from layers.layer_table import real
 
 import fluid
 from fluid import layers

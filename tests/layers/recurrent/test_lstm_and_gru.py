@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy.special import expit
-from layers.run import run
+from layers.run_program import run
 from scipy.special import expit as sigmoid
 
 import fluid

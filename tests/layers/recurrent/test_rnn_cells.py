@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import run
-from layers.table import Elman, real
+from layers.layer_table import Elman, real
+from layers.run_program import run
 
 import fluid
 from fluid import errors, layers

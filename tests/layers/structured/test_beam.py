@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import run
-from layers.search import END, IDS, ROWS, START, WIDTH, every, step, weights
-from layers.table import real
+from layers.layer_table import real
+from layers.run_program import run
+from layers.small_decoder import END, IDS, ROWS, START, WIDTH, every, step, weights
 
 import fluid
 from fluid import errors, layers

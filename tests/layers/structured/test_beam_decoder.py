@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import run
-from layers.search import END, IDS, ROWS, START, WIDTH, every, step, weights
-from layers.table import real
+from layers.layer_table import real
+from layers.run_program import run
+from layers.small_decoder import END, IDS, ROWS, START, WIDTH, every, step, weights
 
 import fluid
 from fluid import errors, layers
 
 
 def declared():
-    """The net of `search.py` as feeds, and the states that it starts with."""
+    """The net of `small_decoder.py` as feeds, and the states that it starts with."""
     x, *sizes = weights(0).items()
     w = {name: layers.data(name, value.shape, append_batch_size=False) for name, value in sizes}
     return w, layers.data(x[0], [WIDTH])

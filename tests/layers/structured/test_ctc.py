@@ -10,8 +10,8 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import feeds, run
-from layers.table import real, whole
+from layers.layer_table import real, whole
+from layers.run_program import feeds, run
 
 import fluid
 from fluid import errors, layers

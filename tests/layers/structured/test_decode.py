@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import run
-from layers.search import END, IDS, ROWS, START, WIDTH, step, weights
-from layers.table import Feedback, Halving, real
+from layers.layer_table import Feedback, Halving, real
+from layers.run_program import run
+from layers.small_decoder import END, IDS, ROWS, START, WIDTH, step, weights
 
 import fluid
 from fluid import errors, layers
@@ -135,7 +135,7 @@ def test_sequences_are_their_rows(time_major):
 
 @functools.cache
 def speaker(steps):
-    """A compiled greedy decoding of the net in `search.py`."""
+    """A compiled greedy decoding of the net in `small_decoder.py`."""
 
     def program():
         x, *sizes = weights(0).items()

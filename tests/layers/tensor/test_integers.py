@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import feeds, output
+from layers.run_program import feeds, output
 
 import fluid
 from fluid import errors, layers

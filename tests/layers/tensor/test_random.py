@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layers.run import feeds, output, run
+from layers.run_program import feeds, output, run
 
 import fluid
 from fluid import errors, layers

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layers.run import feeds, run
+from layers.run_program import feeds, run
 
 import fluid
 from fluid import errors, layers

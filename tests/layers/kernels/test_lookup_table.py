@@ -1,0 +1,120 @@
+"""Layers behind an embedding whose table has fewer rows than there are ids compute with the table, to the same end."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from layers.run_program import run
+
+import fluid
+from fluid import layers
+
+WIDTH = 4
+LENGTHS = np.array([6, 2, 4, 1])
+IDS = np.random.default_rng(0).integers(0, 5, (4, 6))
+MANY = 100  # rows of a table that are more than the ids
+
+
+def values(*shape, salt=0):
+    return np.random.default_rng(salt).normal(size=shape).astype("float32")
+
+
+def batch(padding=0):
+    real = np.arange(6) < LENGTHS[:, None]
+    return fluid.SequenceBatch(jnp.asarray(np.where(real, IDS, padding))[..., None], jnp.asarray(LENGTHS))
+
+
+def program(rows, layer, **settings):
+    """The sum of what a layer makes of projected rows, times a number for each, and how large the table is."""
+
+    def build():
+        ids = layers.data("ids", [1], "int64", lod_level=1)
+        x = layers.fc(layers.embedding(ids, [rows, WIDTH], **settings), LAYERS[layer][1] * WIDTH)
+        result = LAYERS[layer][0](x)
+        return layers.reduce_sum(layers.sequence_pool(result, "sum") * jnp.arange(1.0, 1 + result.shape[-1]))
+
+    return build
+
+
+LAYERS = {
+    "lstm": (lambda x: layers.dynamic_lstm(x, 4 * WIDTH)[0], 4),
+    "reversed gru": (lambda x: layers.dynamic_gru(x, WIDTH, is_reverse=True), 3),
+}
+
+
+def with_gradient(build, ids):
+    """The first output of a program, and its gradient with respect to each parameter."""
+    traced = fluid.Program(build)
+    shapes = {name: parameter.shape for name, parameter in traced.parameters.items()}
+    table = values(MANY, WIDTH)[: shapes["embedding_0.w_0"][0]]
+    arrays = {name: values(*shape, salt=1) for name, shape in shapes.items()} | {"embedding_0.w_0": table}
+
+    def loss(arrays):
+        return traced.apply(arrays, {"ids": ids}, key=None, mode="train").outputs[0]
+
+    return jax.jit(jax.value_and_grad(loss))({name: jnp.asarray(array) for name, array in arrays.items()})
+
+
+def products(build, mode="train", **settings):
+    """The number of rows of each matrix that a program multiplies by another one, outside of loops."""
+    traced = fluid.Program(build, **settings)
+    arrays = traced.init(jax.random.key(0))
+    jaxpr = jax.make_jaxpr(lambda a: traced.apply(a, {"ids": batch()}, key=None, mode=mode).outputs)(arrays)
+    return [e.invars[0].aval.shape[0] for e in jaxpr.jaxpr.eqns if e.primitive.name == "dot_general"]
+
+
+@pytest.mark.parametrize("layer, padding_row", [("lstm", None), ("reversed gru", 2)])
+def test_few_rows_and_many_rows_have_one_gradient(layer, padding_row):
+    # Ids outside of the table make NaN, which must not leave the padding.
+    few, small = with_gradient(program(5, layer, padding_idx=padding_row), batch(padding=77))
+    many, large = with_gradient(program(MANY, layer, padding_idx=padding_row), batch(padding=4))
+    np.testing.assert_allclose(few, many, rtol=1e-5)
+    assert not large["embedding_0.w_0"][5:].any()
+    large["embedding_0.w_0"] = large["embedding_0.w_0"][:5]
+    for name, want in large.items():
+        np.testing.assert_allclose(small[name], want, rtol=1e-4, atol=1e-5, err_msg=name)
+    trained = np.all(small["embedding_0.w_0"], axis=1)
+    np.testing.assert_array_equal(trained, np.arange(5) != padding_row)
+
+
+def test_the_table_is_multiplied_where_it_has_fewer_rows():
+    def build(rows, **settings):
+        return lambda: layers.fc(layers.embedding(layers.data("ids", [1], "int64", 1), [rows, WIDTH], **settings), 2)
+
+    assert products(build(12)) == [12]
+    assert products(build(13)) == [24]
+    # Where no gradient is computed, a program computes with the values as they come.
+    assert products(build(5), mode="test") == [24]
+    # The gradient of a row would be a sum of rounded numbers.
+    assert products(build(5), precision="bfloat16") == [24]
+    assert products(build(5, is_sparse=True)) == [24]
+
+
+def test_ids_of_an_array():
+    """Beside the rows by NumPy; an id outside of the table makes NaN."""
+
+    def build():
+        words = layers.embedding(layers.data("ids", [6, 1], "int64"), [5, WIDTH])
+        return layers.fc(words, 2, num_flatten_dims=2), layers.fc(words, 2, num_flatten_dims=1)
+
+    table, weight, flat = values(5, WIDTH), values(WIDTH, 2), values(6 * WIDTH, 2)
+    arrays = {"embedding_0.w_0": table, "fc_0.w_0": weight, "fc_1.w_0": flat}
+    ids = IDS.copy()
+    ids[1, 2] = 5
+    ids[3, 0] = -1
+    looked_up = np.where(((ids < 0) | (ids > 4))[..., None], np.nan, table[IDS])
+    kept, flattened = run(build, {"ids": ids[..., None]}, arrays=arrays).outputs
+    np.testing.assert_allclose(kept, looked_up @ weight, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(flattened, looked_up.reshape(4, -1) @ flat, rtol=1e-5, atol=1e-6)
+
+
+def test_an_overridden_value_goes_on():
+    def build():
+        return layers.fc(layers.embedding(layers.data("ids", [6, 1], "int64"), [5, WIDTH]), 2, num_flatten_dims=2)
+
+    weight = values(WIDTH, 2)
+    given = values(4, 6, WIDTH, salt=2)
+    feed = {"ids": IDS[..., None], "embedding_0.tmp_0": given}
+    found = fluid.Session(build)
+    found.scope["fc_0.w_0"] = weight
+    np.testing.assert_allclose(found.run(build, feed, mode="train")[0], given @ weight, rtol=1e-5, atol=1e-6)

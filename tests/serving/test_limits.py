@@ -1,0 +1,405 @@
+"""Limits of what one client can do to the others: memory, and time for which the server does nothing else."""
+
+import contextlib
+import gc
+import json
+import pathlib
+import socket
+import struct
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from serving.running_server import (
+    DIGITS,
+    ask,
+    connected,
+    digits,
+    image_request,
+    params_of,
+    post,
+    read_answer,
+    sentiment,
+)
+from serving.test_faults import until
+
+import fluid
+from fluid import errors
+from fluid.__main__ import main
+from fluid.serving import connection as limited
+from fluid.serving import protocol
+from fluid.serving.connection import BufferedTransport
+from fluid.serving.server import _accept_backlog, _most_connections
+
+ALIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+WIDE = 200_000
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Models that are quick to compile."""
+    return {f.__name__: fluid.Inferencer(f, params=params_of(f)) for f in (digits, sentiment)}
+
+
+@pytest.fixture(scope="module")
+def server(models):
+    with fluid.serve(models, port=0, max_batch=8, batch_sizes=(1, 8), buckets=(16,), read_timeout=1.0) as running:
+        yield running
+
+
+def memory():
+    """Megabytes that this process holds."""
+    return int(pathlib.Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
+
+
+@contextlib.contextmanager
+def traced():
+    """Yield a function for the megabytes that Python has allocated since; memory of XLA does not count."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0] / 1e6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A model whose answers do not fit the buffers of the system for a client that does not read."""
+
+    def program():
+        return {"y": fluid.layers.fc(fluid.layers.data("x", shape=[1]), size=WIDE, name="wide")}
+
+    params = {name: np.ones(p.shape, "float32") for name, p in fluid.Program(program).parameters.items()}
+    return fluid.Inferencer(program, params=params)
+
+
+def wide_request(rows=8, **parameters):
+    tensor = {"name": "x", "shape": [rows, 1], "datatype": "FP32", "data": [0.5] * rows}
+    return post("/v2/models/wide/infer", json.dumps({"inputs": [tensor], "parameters": parameters}).encode())
+
+
+BINARY = wide_request(binary_data_output=True)
+
+
+def test_row_66_requests_that_are_sent_ahead_wait_outside_of_the_server(server):
+    """A client that sends 8 MB of requests without reading an answer."""
+    ask(server, "/v2/health/live")
+    requests = ALIVE * (8_000_000 // len(ALIVE))
+    with connected(server) as connection, traced() as held:
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.sendall(requests)
+        until(lambda: server.app.pending.size > 0)
+        assert held() < 4
+        assert server.app.pending.size < 1 << 20
+        assert ask(server, "/v2/health/live")[0] == 200
+    until(lambda: server.app.pending.size == 0)
+
+
+def test_requests_that_are_sent_ahead_are_answered_in_order(server):
+    paths = [DIGITS if i % 7 == 0 else f"/v2/models/{i}/infer" for i in range(300)]
+    body = json.dumps(image_request()).encode()
+    with connected(server) as connection:
+        sending = threading.Thread(target=lambda: connection.sendall(b"".join(post(path, body) for path in paths)))
+        sending.start()
+        stream = connection.makefile("rb")
+        for path in paths:
+            status = int(stream.readline().split()[1])
+            length = 0
+            while (line := stream.readline()) != b"\r\n":
+                length = int(line[15:]) if line.lower().startswith(b"content-length:") else length
+            answer = stream.read(length)
+            assert status == (200 if path == DIGITS else 404)
+            assert status == 200 or path.split("/")[3].encode() in answer
+        sending.join()
+
+
+def test_requests_that_are_sent_ahead_count_as_memory(models):
+    with (
+        fluid.serve({"digits": models["digits"]}, port=0, max_batch=1, max_pending=100_000) as server,
+        connected(server) as first,
+    ):
+        with contextlib.suppress(ConnectionError):
+            first.settimeout(20)
+            first.sendall(ALIVE * 200_000)
+        until(lambda: server.app.pending.size == 0)
+        assert ask(server, DIGITS, image_request())[0] == 200
+
+
+def test_row_66_a_client_that_does_not_read_its_answer_is_cut_off(wide):
+    with fluid.serve({"wide": wide}, port=0, max_batch=8, write_timeout=0.3) as server:
+        with connected(server) as connection:
+            connection.sendall(BINARY)
+            until(lambda: server.app.pending.size > 0)
+            connection.sendall(ALIVE)  # waits for its turn
+            assert ask(server, "/v2/health/live")[0] == 200
+            until(lambda: server.app.pending.size == 0)
+            assert len(everything(connection)) < 8 * WIDE * 4
+        with connected(server) as connection:
+            connection.sendall(BINARY)
+            status, body = read_answer(connection)
+            assert status == 200 and len(body) > 8 * WIDE * 4
+            connection.sendall(ALIVE)
+            assert read_answer(connection)[0] == 200
+
+
+def test_row_66_answers_that_nobody_reads_share_the_memory_of_requests(wide):
+    with fluid.serve({"wide": wide}, port=0, max_batch=8, max_pending=5 << 20) as server:
+        with contextlib.ExitStack() as stack:
+            waiting = [stack.enter_context(connected(server)) for _ in range(4)]
+            for connection in waiting:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                connection.sendall(BINARY)
+            until(lambda: server.app.pending.size > 0)
+            assert server.app.pending.size < 5 << 20
+        until(lambda: server.app.pending.size == 0)
+        with connected(server) as connection:
+            connection.sendall(wide_request(1, binary_data_output=True))
+            assert read_answer(connection)[0] == 200
+
+
+def test_row_66_clients_that_go_away_leave_nothing_in_the_log(server, caplog):
+    body = post(DIGITS, json.dumps(image_request()).encode())
+    for data in (body, body * 3, ALIVE * 50, body[:-5], b"?" + body, ALIVE + b"?" * 100) * 5:
+        with connected(server) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+            connection.sendall(data)
+    ask(server, "/v2/health/live")
+    until(lambda: server.app.pending.size == 0)
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR" or r.exc_info] == []
+
+
+def test_nothing_is_written_to_what_is_closed():
+    class Closed:
+        def is_closing(self):
+            return True
+
+    class Loop:
+        def call_soon(self, call):
+            call()
+
+    joined = BufferedTransport(Closed(), Loop())
+    joined.write(b"")
+    joined.write(b"an answer")
+    joined.hold(True)
+    joined.resume_reading()
+
+
+def test_row_66_connections_leave_files_for_everything_else(monkeypatch):
+    resource = pytest.importorskip("resource")
+    for files, expected in ((1024, 896), (1 << 20, 1024), (resource.RLIM_INFINITY, 1024), (100, 25)):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, files=files: (files, files))
+        assert _most_connections(1024) == expected
+
+
+def test_very_many_connections_are_closed_at_once(models, monkeypatch):
+    monkeypatch.setattr(limited, "SPARE", 1)
+    with fluid.serve({"digits": models["digits"]}, port=0, max_batch=1, max_connections=1) as server:
+        with connected(server) as first, connected(server), connected(server) as third:
+            with contextlib.suppress(ConnectionError):
+                assert third.recv(1) == b""
+            first.sendall(ALIVE)
+            assert read_answer(first)[0] == 200
+
+
+# The end of a server
+
+
+def test_requests_on_their_way_to_a_server_that_ends_are_answered(models):
+    server = fluid.serve({"digits": models["digits"]}, port=0, max_batch=1)
+    body = post(DIGITS, json.dumps(image_request()).encode())
+    with connected(server) as used, connected(server) as new, connected(server) as idle:
+        used.sendall(body)
+        assert read_answer(used)[0] == 200
+        ending = threading.Thread(target=server.close)
+        ending.start()
+        until(lambda: getattr(server._server.server_state, "ending", False))
+        for connection in (used, new):
+            connection.sendall(body)
+            assert read_answer(connection)[0] == 200
+            assert connection.recv(1) == b""  # closed in order
+        assert idle.recv(1) == b""
+        ending.join()
+
+
+def test_connections_that_nobody_has_accepted_yet_are_not_reset():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        with socket.create_connection(listening.getsockname()) as client:
+            (found,) = _accept_backlog(listening)
+            with found:
+                client.sendall(b"a request")
+                found.setblocking(True)
+                assert found.recv(100) == b"a request"
+            assert _accept_backlog(listening) == []
+
+
+# Large requests
+
+
+def longest_pause(call):
+    """For how long nothing else ran while a call did, and how long it took; in seconds."""
+    took = []
+
+    def run():
+        start = time.perf_counter()
+        with contextlib.suppress(errors.FluidError):
+            call()
+        took.append(time.perf_counter() - start)
+
+    thread = threading.Thread(target=run)
+    last, longest = time.perf_counter(), 0.0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.001)
+        longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+    return longest, took[0]
+
+
+def asked(data, shape):
+    return b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": %b, "data": [%b]}]}' % (shape, data)
+
+
+MANY = 500_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        asked(b",".join([b"1"] * MANY), b"[500000]"),
+        asked(b",".join([b"0.123"] * MANY), b"[500000]"),
+        asked(b",".join([b"[" + b",".join([b"1.5"] * 500) + b"]"] * (MANY // 500)), b"[1000, 500]"),
+        asked(b",".join([b"[" + b",".join([b"1"] * 500) + b"]"] * (MANY // 500)), b"[-1, -1]"),
+    ],
+    ids=["whole numbers", "numbers", "rows", "rows of any length"],
+)
+def test_row_66_others_go_on_while_large_json_is_read(body):
+    pause, whole = longest_pause(lambda: protocol.read_request(body))
+    assert pause < whole / 2
+
+
+def test_others_go_on_while_a_large_answer_is_written():
+    response = protocol.InferResponse(
+        "m", "1", [protocol.MessageTensor("y", np.linspace(0, 1, MANY // 2, dtype="float32"))]
+    )
+    pause, whole = longest_pause(lambda: protocol.write_response(response))
+    assert pause < whole / 2
+
+
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        (asked(b",".join([b"[]"] * 2 * MANY), b"[1]"), "lists and objects; send flat data"),
+        (asked(b",".join([b'""'] * MANY), b"[1]"), "quotes; send numbers"),
+        (asked(b'"' + rb"\u0041" * MANY + b'"', b"[1]"), "quotes; send numbers"),
+        (b"{" + b",".join(b'"%d":1' % i for i in range(60_000)) + b',"59999":1}', "'59999' stands twice"),
+    ],
+)
+def test_json_that_takes_long_is_refused_at_once(body, match):
+    with pytest.raises(errors.ProtocolError, match=match):
+        protocol.read_request(body)
+
+
+@pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [[], []], [], [[[True]], [[False]]], [1, 2.5], [2**63, 1], [2**70]])
+def test_lists_in_pieces_become_the_arrays_that_numpy_makes(data, monkeypatch):
+    from fluid.serving.protocol import tensors
+
+    monkeypatch.setattr(tensors, "PIECE", 1)
+    want, found = np.asarray(data), tensors._array(data)
+    assert found.dtype == want.dtype and found.shape == want.shape and found.tolist() == want.tolist()
+
+
+def test_a_large_request_is_read_beside_the_event_loop(server, monkeypatch):
+    go_on, running = threading.Event(), threading.Event()
+    read = protocol.read_request
+
+    def slow(*arguments):
+        running.set()
+        go_on.wait()
+        return read(*arguments)
+
+    monkeypatch.setattr(protocol, "read_request", slow)
+    with connected(server) as connection:
+        connection.sendall(post(DIGITS, json.dumps(image_request()).encode() + b" " * protocol.LONG))
+        running.wait()
+        assert ask(server, "/v2/health/live")[0] == 200
+        go_on.set()
+        assert read_answer(connection)[0] == 200
+
+
+def test_a_large_answer_has_the_same_numbers_as_json(wide):
+    with fluid.serve({"wide": wide}, port=0, max_batch=1) as server, connected(server) as connection:
+        connection.sendall(wide_request(1))
+        status, body = read_answer(connection)
+        assert status == 200 and json.loads(body)["outputs"][0]["data"] == [1.5] * WIDE
+
+
+def test_more_numbers_than_fit_are_refused_before_they_are_converted(server):
+    rows = [[1] * 20_000] * 8
+    tensor = {"name": "words", "shape": [8, -1], "datatype": "INT64", "data": rows}
+    status, answer = ask(server, "/v2/models/sentiment/infer", {"inputs": [tensor]})
+    assert status == 400 and "found 160000 numbers, expected at most 128" in answer["error"]
+
+
+def everything(connection):
+    """Return the bytes that arrive before the connection is closed."""
+    found = []
+    with contextlib.suppress(ConnectionError):
+        while chunk := connection.recv(1 << 20):
+            found.append(chunk)
+    return b"".join(found)
+
+
+def test_a_line_of_more_numbers_than_a_row_is_refused_before_it_is_read():
+    from fluid.online.app import parse_lines
+
+    line = b'{"x": [' + b",".join([b"1"] * MANY) + b"]}"
+    with pytest.raises(errors.ProtocolError, match="line 2: found 499999 commas, and a row has 2 numbers"):
+        parse_lines(b'{"x": 1, "y": 1}\n' + line, 2)
+    assert len(parse_lines(line, MANY)) == 1
+
+
+@pytest.mark.parametrize("shape", [[0, 10**4000], [10**4000], [2**31 - 1] * 32, [0] + [2**31 - 1] * 31, [-(10**4000)]])
+@pytest.mark.parametrize("datatype", ["FP32", "BOOL", "INT64"])
+def test_shapes_beyond_all_bounds_are_refused(server, shape, datatype):
+    size = {"parameters": {"binary_data_size": 0}}
+    tensor = {"name": "image", "datatype": datatype, "shape": shape}
+    for more in (size, {"data": []}):
+        status, answer = ask(server, DIGITS, {"inputs": [tensor | more]}, *_binary(tensor | more))
+        assert status == 400 and len(answer["error"]) < 1000
+
+
+def _binary(tensor):
+    """The header for a request of binary tensors."""
+    length = len(json.dumps({"inputs": [tensor]}))
+    return [f"Inference-Header-Content-Length: {length}"] if "parameters" in tensor else []
+
+
+# Containers
+
+
+def test_the_health_check_of_a_container_asks_the_port_of_its_server(server, monkeypatch, in_tmp, capsys):
+    dockerfile = (pathlib.Path(fluid.__file__).parents[1] / "Dockerfile").read_text().replace("\\\n", "")
+    _, _, code = json.loads(dockerfile.partition("HEALTHCHECK")[2].partition("CMD")[2])
+    monkeypatch.setenv("FLUID_SERVE_PORT_NUMBER", server.url.rpartition(":")[2])
+    exec(code)
+    (in_tmp / "x.fluid").write_bytes(b"broken")
+    assert main(["serve", "x.fluid"]) == 1
+    assert f"cannot listen on {server.url.removeprefix('http://')}" in capsys.readouterr().err  # it is the server's own
+    monkeypatch.setenv("FLUID_SERVE_PORT_NUMBER", "tcp://10.0.0.1:8000")
+    assert main(["serve", "x.fluid"]) == 1
+    assert "FLUID_SERVE_PORT_NUMBER='tcp://10.0.0.1:8000', expected a number" in capsys.readouterr().err
+
+
+def test_a_large_request_that_is_refused_is_freed_without_a_collection(server):
+    body = asked(b",".join([b"[]"] * 5_000_000), b"[1]")  # 16 MB
+    ask(server, DIGITS, body)
+    before = memory()
+    gc.disable()
+    try:
+        assert {ask(server, DIGITS, body)[0] for _ in range(12)} == {400}
+        assert memory() < before + 100
+    finally:
+        gc.enable()

@@ -1,0 +1,641 @@
+"""The matrix of faults, row by row: what must give a clear error, and what training survives. See tests/FAULTS.md."""
+
+import inspect
+import itertools
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+import threading
+import traceback
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint
+import pytest
+from resumed_programs import ROWS, X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
+
+import fluid
+from fluid import errors
+from fluid.checkpoint import integrity
+from fluid.checkpoint.folder import Folder
+from fluid.serving import Settings
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+# `make soak` flips every byte; the ordinary suite one of so many.
+STRIDE = int(os.environ.get("FLUID_STRIDE", "61"))
+NAMES = {"fc_0.b_0", "fc_0.w_0", "@step", "@root"}
+
+
+def failing(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def at_step(count, then):
+    return seen_by([], count, then)
+
+
+def names_in(folder):
+    return sorted(p.name for p in folder.iterdir() if p.name != "fluid.lock")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with the whole checkpoints 2, 4 and 6, and the state of each of them."""
+    folder, states = tmp_path_factory.mktemp("trained"), {}
+    mine = trainer(folder, config={"step_interval": 2})
+
+    def on_event(event):
+        if isinstance(event, fluid.EndStepEvent) and event.step % 2:
+            states[event.step + 1] = state(mine)
+
+    mine.train(arrays(), event_handler=on_event)
+    return folder, states
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """A copy of that folder to damage, and the states."""
+    return pathlib.Path(shutil.copytree(trained[0], tmp_path / "copied")), trained[1]
+
+
+def test_row_03_an_exception_passes_unchanged_and_what_was_saved_is_whole(tmp_path):
+    error = ZeroDivisionError("mine")
+
+    def failing_reader():
+        yield from itertools.islice(arrays(), 4)
+        raise error
+
+    before = threading.active_count()
+    for number, (reader, handler) in enumerate([(failing_reader, None), (arrays(), at_step(5, failing(error)))]):
+        folder = tmp_path / str(number)
+        with pytest.raises(ZeroDivisionError) as caught:
+            trainer(folder, config={"step_interval": 2}).train(reader, event_handler=handler)
+        assert caught.value is error and len(error.__notes__) == 1  # of the reader: which minibatch it was to give
+        assert names_in(folder) == ["2", "4"] and Folder(folder).flaw(4) is None
+        with Folder(folder).locked():
+            pass
+    assert threading.active_count() == before
+
+
+def test_row_04_what_is_not_finite_is_never_saved(tmp_path, caplog):
+    def poisoned():
+        for i, (x, y) in enumerate(arrays()):
+            yield (x * np.nan if i == 3 else x), y
+
+    mine = trainer(tmp_path, config={"step_interval": 1, "max_num_checkpoints": None})
+    noticed = pytest.warns(errors.FluidWarning, match="feed 'x', sample 0, batch 3: found NaN")
+    with pytest.warns(errors.FluidWarning, match="the loss is nan in step"), noticed:
+        mine.train(poisoned, num_epochs=2)
+    assert names_in(tmp_path) == ["1", "2", "3"]
+    [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "checkpoint 4 is not saved" in record.message and "fc_0.w_0" in record.message
+    assert np.isfinite(np.asarray(trainer(tmp_path).params["fc_0.w_0"])).all()
+
+
+def test_row_04_what_the_program_made_infinite_is_no_sickness(tmp_path):
+    def masked():
+        mask = fluid.layers.create_parameter([2], "float32", "mask", default_initializer=infinite())
+        return fluid.layers.mean(small()["loss"] + 0 * jnp.sum(jnp.where(jnp.isinf(mask), 0.0, mask)))
+
+    def infinite():
+        return fluid.initializer.Constant(-np.inf)
+
+    trainer(tmp_path, masked, fluid.optimizer.SGD(0.1)).train(arrays())
+    assert names_in(tmp_path) == ["6"]
+
+
+def test_row_05_stop_and_the_normal_end_save_and_delete_nothing(tmp_path):
+    mine = trainer(tmp_path, config={"step_interval": None})
+    mine.train(arrays(), num_epochs=2, event_handler=at_step(8, mine.stop))
+    assert names_in(tmp_path) == ["6", "8"]
+    trainer(tmp_path, config={"step_interval": None}).train(arrays(), num_epochs=2)
+    assert names_in(tmp_path) == ["12", "6", "8"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"step_interval": 0},
+        {"epoch_interval": -1},
+        {"max_num_checkpoints": 0},
+        {"step_interval": 1.5},
+        {"step_interval": True},
+        {"keep_best": "score"},
+        {"keep_best": ("loss", "less")},
+    ],
+)
+def test_row_07_intervals_that_make_no_sense(config):
+    with pytest.raises(errors.ArgumentError, match=next(iter(config))):
+        fluid.CheckpointConfig("here", **config)
+
+
+@pytest.mark.parametrize(
+    "function, optimizer",
+    [
+        (lambda: fluid.layers.data("x", shape=[4]), fluid.optimizer.SGD(0.1)),
+        (lambda: None, fluid.optimizer.SGD(0.1)),
+        (small, "sgd"),
+    ],
+)
+def test_row_08_what_cannot_train_fails_before_the_first_step(function, optimizer, tmp_path):
+    with pytest.raises(errors.FluidError):
+        trainer(tmp_path / "never", function, optimizer)
+    assert not (tmp_path / "never").exists()
+
+
+def test_row_09_without_memory_the_error_says_what_to_do(tmp_path):
+    def pairs():
+        x = fluid.layers.data("x", shape=[1])
+        return fluid.layers.mean(fluid.layers.matmul(fluid.layers.fc(x, size=1), x, transpose_y=True))
+
+    def reader():
+        yield (np.ones((8, 1), "float32"),)
+        yield (np.ones((3_000_000, 1), "float32"),)  # 36 terabytes of pairs
+
+    mine = trainer(tmp_path, pairs, config={"step_interval": 1})
+    with pytest.raises(Exception, match="RESOURCE_EXHAUSTED|[Oo]ut of memory") as caught:
+        mine.train(reader)
+    assert any("batch" in note for note in caught.value.__notes__)
+    assert names_in(tmp_path) == ["1"]
+
+
+def test_row_10_handlers_may_change_parameters_and_stop_iteration_is_an_error(tmp_path):
+    mine = trainer(tmp_path, config={"step_interval": 2})
+
+    def change():
+        mine.session.scope["fc_0.b_0"] = [42.0]
+
+    mine.train(arrays(), event_handler=at_step(6, change))
+    assert trainer(tmp_path).params["fc_0.b_0"].tolist() == [42.0]
+    with pytest.raises(StopIteration):
+        mine.train(arrays(), event_handler=at_step(2, failing(StopIteration())))
+
+
+def test_row_11_two_trainers_in_one_folder(tmp_path):
+    first, second = trainer(tmp_path), trainer(tmp_path)
+
+    def train_too():
+        with pytest.raises(errors.CheckpointError, match=f"another trainer \\(process {os.getpid()}"):
+            second.train(arrays())
+        with pytest.raises(errors.CheckpointError, match="another trainer"):
+            trainer(tmp_path)
+
+    first.train(arrays(), event_handler=at_step(3, train_too))
+    with pytest.raises(errors.CheckpointError, match="written since this Trainer was made"):
+        second.train(arrays())
+    third = trainer(tmp_path)
+    assert_equal(state(third), state(first))
+
+
+def test_row_12_an_exception_in_a_reading_thread(tmp_path):
+    def breaking():
+        yield from itertools.islice(arrays(), 2)
+        raise LookupError("no more disks")
+
+    before, mine = threading.active_count(), trainer(tmp_path, config={"step_interval": 1})
+    with pytest.raises(LookupError, match="no more disks") as caught:
+        mine.train(fluid.reader.buffered(breaking, 4))
+    assert "breaking" in [f.name for f in traceback.extract_tb(caught.tb)]
+    assert threading.active_count() == before
+    mine.train(fluid.reader.buffered(lambda: iter(arrays()), 4))  # goes on behind the two
+    assert int(mine.session.scope.step) == 6
+
+
+def test_row_13_nothing_to_read_and_no_end(tmp_path):
+    mine = trainer(tmp_path)
+    with pytest.raises(errors.ReaderError, match="nothing"):
+        mine.train(lambda: iter([]))
+    mine.train(lambda: ((X, Y) for _ in itertools.count()), event_handler=at_step(5, mine.stop))
+    assert int(mine.session.scope.step) == 5
+
+
+def test_row_14_the_short_last_batch_is_kept_and_weighted():
+    mine = trainer()
+    mine.train(arrays(), num_epochs=3)
+    assert len([c for c in mine.session.compilations if c.mode == "train"]) == 2
+    whole = mine.test(fluid.reader.arrays((X, Y), batch_size=44))
+    assert mine.test(arrays())["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "row, found",
+    [
+        ((X[0],), "found 1 fields"),
+        ((X[0][:3], Y[0]), "sample 1"),
+        (("x", Y[0]), "sample 1"),
+    ],
+)
+def test_row_15_bad_rows_are_named(row, found, tmp_path):
+    mine = trainer(tmp_path)
+    with pytest.raises(errors.FeedError, match=found):
+        mine.train([ROWS[:8], [ROWS[0], row]])
+    assert int(mine.session.scope.step) == 1
+    assert names_in(tmp_path) == []
+
+
+def test_row_18_a_pass_that_is_given_up_leaves_no_thread(tmp_path):
+    def endless():
+        while True:
+            yield X[:8], Y[:8]
+
+    before, mine = threading.active_count(), trainer(tmp_path)
+    mine.train(fluid.reader.buffered(endless, 8), event_handler=at_step(5, mine.stop))
+    assert threading.active_count() == before
+
+
+def test_row_20_what_a_killed_save_left_is_swept_away(copied):
+    folder, states = copied
+    shutil.copytree(folder / "6", folder / "8.writing")
+    os.rename(folder / "2", folder / "2.deleting")
+    resumed = trainer(folder)
+    assert_equal(state(resumed), states[6])
+    assert names_in(folder) == ["4", "6"]
+
+
+def files_of(folder):
+    return sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+
+
+def damages(path):
+    """Each way to damage one file."""
+    whole = path.read_bytes()
+    yield lambda: path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    yield lambda: path.write_bytes(whole[: len(whole) // 2])
+    yield lambda: path.write_bytes(b"")
+    yield lambda: path.write_bytes(whole + b"\0")
+    yield path.unlink
+    yield lambda: (path.unlink(), path.mkdir())
+    yield lambda: (path.unlink(), path.symlink_to(path.parent.parent))
+
+
+def test_row_21_whatever_happens_to_a_file_the_step_before_is_taken(copied, tmp_path, caplog):
+    folder, states = copied
+    mine = trainer(folder)
+    count = 0
+    for file in files_of(folder / "6"):
+        for number in range(7):
+            shutil.copytree(folder, tmp_path / "again")
+            list(damages(tmp_path / "again" / "6" / file))[number]()
+            mine._checkpoints.folder = Folder(tmp_path / "again")
+            mine.restore()
+            assert_equal(state(mine), states[4])
+            assert names_in(tmp_path / "again") == ["2", "4", "6.damaged"], file
+            shutil.rmtree(tmp_path / "again")
+            count += 1
+    assert count > 70 and "checkpoint 6 is damaged" in caplog.text
+
+
+def test_row_21_a_file_that_does_not_belong_there(copied):
+    folder, states = copied
+    (folder / "6" / "arrays" / "notes.txt").write_text("mine")
+    assert_equal(state(trainer(folder)), states[4])
+    assert (folder / "6.damaged" / "arrays" / "notes.txt").exists()
+
+
+def test_row_21_every_flipped_byte_is_noticed(copied):
+    folder, _ = copied
+    step, flips = folder / "6", 0
+    for file in files_of(step):
+        whole = (step / file).read_bytes()
+        for position in range(0, len(whole), STRIDE):
+            (step / file).write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+            assert integrity.flaw(step), f"{file} {position}"
+            flips += 1
+        (step / file).write_bytes(whole)
+    assert integrity.flaw(step) is None and flips > 50
+
+
+def test_row_22_what_is_not_ours_is_left_alone(copied):
+    folder, states = copied
+    (folder / "7").mkdir()
+    (folder / "8.bak").mkdir()
+    (folder / "09").mkdir()
+    (folder / "notes.txt").write_text("mine")
+    (folder / "10").mkdir()
+    (folder / "10" / "model.npz").write_bytes(b"mine")
+    (folder / "11").symlink_to(folder / "6")
+    (folder / "12.writing").symlink_to(folder / "6")
+    before = names_in(folder)
+    resumed = trainer(folder)
+    assert_equal(state(resumed), states[6])
+    assert names_in(folder) == before
+    resumed.train(arrays(), num_epochs=2)
+    assert set(before) - {"2"} <= set(names_in(folder)) | {"4"} and (folder / "10" / "model.npz").exists()
+
+
+def test_row_23_when_all_are_damaged_nothing_starts_by_itself(copied):
+    folder, _ = copied
+    for step in ("2", "4", "6"):
+        (folder / step / "meta.json").write_text("{}")
+    for _ in range(2):  # and the second start is no other
+        with pytest.raises(errors.CheckpointError, match="no checkpoint .* is whole") as caught:
+            trainer(folder)
+        for step in (2, 4, 6):
+            assert f"{step}: meta.json is not what was written" in str(caught.value)
+    assert names_in(folder) == ["2", "4", "6"]
+    for step in ("2", "4", "6"):
+        os.rename(folder / step, folder / f"{step}.damaged")
+    with pytest.raises(errors.CheckpointError, match="6.damaged: set aside"):
+        trainer(folder)
+
+
+def wider():
+    return {"loss": fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=2))}
+
+
+wider.__name__ = "small"
+
+
+@pytest.mark.parametrize(
+    "function, optimizer, listed",
+    [
+        (wider, None, r"fc_0.w_0: found float32\[4, 1\], expected float32\[4, 2\]"),
+        (program, None, "missing: batch_norm_0.w_0"),
+        (small, fluid.optimizer.SGD(0.1), "extra: @slots/small/0"),
+        (small, fluid.optimizer.Momentum(0.1, 0.9), "missing: @slots/small/0"),
+    ],
+)
+def test_row_24_another_program_or_optimizer(function, optimizer, listed, copied):
+    folder, _ = copied
+    (folder / "6" / "extra").write_text("damage, to be set aside by a program that fits")
+    with pytest.raises(errors.ParameterError, match=listed) as caught:
+        trainer(folder, function, optimizer)
+    assert len(str(caught.value).splitlines()) < 25
+    assert names_in(folder) == ["2", "4", "6"]
+
+
+def test_row_25_a_save_that_fails_is_reported_and_the_next_one_is_made(tmp_path, caplog, monkeypatch):
+    write, broken = Folder.write, [4, 6]
+
+    def writing(self, step, arrays, meta):
+        if step in broken:
+            (self.path / f"{step}.writing").mkdir()
+            raise OSError(5, "Input/output error")
+        write(self, step, arrays, meta)
+
+    monkeypatch.setattr(Folder, "write", writing)
+    mine = trainer(tmp_path, config={"step_interval": 2, "max_num_checkpoints": 1})
+    mine.train(arrays(), num_epochs=2)
+    assert re.findall("checkpoint (.) failed: OSError: .*Input/output", caplog.text) == ["4", "6"]
+    assert caplog.text.count("in writing") == 2  # where it failed
+    assert names_in(tmp_path) == ["12", "4.writing", "6.writing"]
+    trainer(tmp_path)
+    assert names_in(tmp_path) == ["12"]
+
+
+def test_row_25_what_threads_still_write_of_a_save_that_failed_is_removed_too(tmp_path, monkeypatch):
+    folder, begun = Folder(tmp_path), []
+
+    def fail(self, path, **options):
+        begun.append(path.parent)
+        path.mkdir()
+        raise OSError(28, "No space left on device")
+
+    def still_writing(path, **options):  # as TensorStore, which also makes the folder again where it is gone
+        (begun[-1] / "late").touch()
+        rmdir(path, **options)
+
+    rmdir = os.rmdir
+    with folder.locked():
+        with monkeypatch.context() as patched:
+            patched.setattr(orbax.checkpoint.Checkpointer, "save", fail)
+            patched.setattr(os, "rmdir", still_writing)
+            for _ in range(2):
+                with pytest.raises(OSError, match="No space left"):
+                    folder.write(4, {"w": np.ones(3)}, {})
+        assert len(set(begun)) == 2  # what is late reaches no later save
+        assert [path.name for path in begun if path.exists()] == names_in(tmp_path) == [begun[1].name]
+        folder.write(6, {"w": np.ones(3)}, {})
+        assert names_in(tmp_path) == ["6"]
+        begun[0].mkdir()
+    assert names_in(tmp_path) == ["6"] and folder.flaw(6) is None
+
+
+@pytest.mark.parametrize("kind", ["a file", "read-only", "below a file"])
+def test_row_26_a_folder_that_cannot_be_used(kind, tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    if kind != "read-only":
+        place.write_text("no folder")
+    else:  # the superuser writes everywhere, so permissions would show nothing
+
+        def refuse(*_, **__):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(pathlib.Path, "open", refuse)
+    with pytest.raises(errors.CheckpointError, match="no checkpoints can be kept"):
+        trainer(place / "deeper" if kind == "below a file" else place)
+
+
+def test_row_26_a_folder_that_goes_away_ends_training_at_the_next_save(tmp_path):
+    mine, seen = trainer(tmp_path / "here", config={"step_interval": 2}), []
+
+    def vanish():
+        mine._checkpoints.wait()
+        os.rename(tmp_path / "here", tmp_path / "there")
+
+    with pytest.raises(errors.CheckpointError, match="has gone"):
+        mine.train(arrays(), event_handler=seen_by(seen, 3, vanish))
+    assert len(seen) == 4 and not (tmp_path / "here").exists()
+    assert names_in(tmp_path / "there") == ["2"]
+
+
+def test_row_27_a_failed_save_is_not_the_latest(tmp_path, monkeypatch):
+    mine = trainer(tmp_path, config={"step_interval": 2})
+    mine.train(arrays())
+    good = state(mine)
+    monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
+    with pytest.raises(errors.CheckpointError, match="checkpoint 12 in .* failed: OSError: .*No space left"):
+        mine.train(arrays())
+    monkeypatch.undo()
+    assert_equal(state(trainer(tmp_path)), good)
+
+
+def test_row_25_the_end_of_a_training_that_cannot_be_saved_is_an_error_and_the_same_call_saves_it(
+    tmp_path, monkeypatch
+):
+    mine = trainer(tmp_path, config={"step_interval": 2})
+    monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
+    with pytest.raises(errors.CheckpointError, match="checkpoint 6 in .* failed: OSError: .*No space left") as caught:
+        mine.train(arrays())
+    assert isinstance(caught.value.__cause__, OSError)
+    trained = state(mine)
+    monkeypatch.undo()
+    mine.train(arrays())
+    assert_equal(state(mine), trained)
+    assert names_in(tmp_path) == ["6"]
+    assert_equal(state(trainer(tmp_path)), trained)
+    mine.train(arrays(), num_epochs=1)
+    assert names_in(tmp_path) == ["10", "12", "8"]
+
+
+def test_row_25_a_loop_of_ones_own_whose_end_cannot_be_saved_ends_with_an_error(tmp_path, monkeypatch):
+    session = trainer().session
+    monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
+    with pytest.raises(errors.CheckpointError, match="failed: OSError: .*No space left"):
+        with fluid.Checkpoint(session, tmp_path) as checkpoint:
+            session.step({"x": X[:4], "y": Y[:4]})
+            checkpoint.after_step()
+    assert int(session.scope.step) == 1
+
+
+def test_row_28_saves_never_overlap_and_none_is_left_out(tmp_path, monkeypatch):
+    write, running, most = Folder.write, [], []
+
+    def writing(self, step, arrays, meta):
+        running.append(step)
+        most.append(len(running))
+        write(self, step, arrays, meta)
+        running.remove(step)
+
+    monkeypatch.setattr(Folder, "write", writing)
+    trainer(tmp_path, config={"step_interval": 1, "max_num_checkpoints": None}).train(arrays())
+    assert max(most) == 1
+    assert names_in(tmp_path) == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_row_29_the_best_and_the_newest_are_both_kept(tmp_path):
+    def batches():
+        for i, (x, y) in enumerate(arrays()):
+            yield x, y + (0 if i == 2 else 50)  # the third loss is the smallest by far
+
+    config = {"step_interval": 1, "max_num_checkpoints": 1, "keep_best": ("loss", "min")}
+    mine = trainer(tmp_path, config=config)
+    mine.train(batches)
+    assert names_in(tmp_path) == ["3", "6"]
+    again = trainer(tmp_path, config=config)
+    again.train(batches, num_epochs=2)
+    assert names_in(tmp_path) == ["12", "9"] or names_in(tmp_path) == ["12", "3"]
+    again.restore("best")
+    assert str(int(again.session.scope.step)) == next(n for n in names_in(tmp_path) if n != "12")
+
+
+@pytest.mark.parametrize(
+    "best, error, match",
+    [
+        (("los", "min"), errors.UnknownNameError, "Did you mean 'loss'"),
+        ((7, "min"), errors.UnknownNameError, "no output 7"),
+        (("prediction", "max"), errors.ArgumentError, "compares scalars"),
+    ],
+)
+def test_row_29_keep_best_names_a_scalar_output(best, error, match, tmp_path):
+    def outputs():
+        x = fluid.layers.data("x", shape=[4])
+        prediction = fluid.layers.fc(x, size=1)
+        return {"loss": fluid.layers.mean(prediction), "prediction": prediction}
+
+    with pytest.raises(error, match=match):
+        trainer(tmp_path, outputs, config={"keep_best": best})
+
+
+def test_row_29_the_mean_since_the_last_checkpoint_counts(tmp_path):
+    losses = []
+    mine = trainer(tmp_path, config={"step_interval": 3, "keep_best": (0, "max"), "max_num_checkpoints": None})
+    on_end = lambda e: losses.append(float(e.metrics[0])) if isinstance(e, fluid.EndStepEvent) else None  # noqa: E731
+    mine.train(arrays(), num_epochs=2, event_handler=on_end)
+    for step in (3, 6, 9, 12):
+        score = json.loads((tmp_path / str(step) / "meta.json").read_text())["score"]
+        assert score == {"output": 0, "mode": "max", "value": pytest.approx(np.mean(losses[step - 3 : step]))}
+
+
+def test_row_30_going_back_sets_newer_steps_aside(copied, caplog):
+    folder, states = copied
+    mine = trainer(folder, config={"step_interval": 2})
+    mine.restore(2)
+    assert_equal(state(mine), states[2])
+    assert names_in(folder) == ["2", "4", "6"]  # looking back changes nothing yet
+    mine.train(arrays())
+    assert names_in(folder) == ["2", "4", "4.undone", "6", "6.undone"]
+    assert_equal(state(trainer(folder)), states[6])
+    with pytest.raises(errors.CheckpointError, match="no checkpoint 5 .* 2, 4, 6"):
+        mine.restore(5)
+    (folder / "4" / "meta.json").write_text("{}")
+    with pytest.raises(errors.CheckpointError, match="checkpoint 4 .* damaged"):
+        mine.restore(4)
+    assert_equal(state(mine), states[6])
+    with pytest.raises(errors.CheckpointError, match="checkpoint_config"):
+        trainer().restore()
+
+
+def test_row_32_a_checkpoint_of_an_older_version_is_restored(tmp_path):
+    """`tests/data/checkpoint` was written by version 0.1 (see its README) and is never written again."""
+    folder = shutil.copytree(ROOT / "data" / "checkpoint", tmp_path / "checkpoint")
+    expected = np.load(ROOT / "data" / "checkpoint.npz")
+    resumed = trainer(folder, program)
+    assert_equal(state(resumed), {name: expected[name] for name in expected.files})
+    resumed.train(arrays(), num_epochs=2)
+    assert int(resumed.session.scope.step) == 12
+
+
+def test_row_32_a_newer_format_is_an_error_and_no_damage(copied):
+    folder, _ = copied
+    text = (folder / "6" / integrity.NAME).read_text().replace("checkpoint 1", "checkpoint 2").rsplit("#", 1)[0]
+    (folder / "6" / integrity.NAME).write_text(f"{text}# {integrity._digest_of(text)}\n")
+    with pytest.raises(errors.CheckpointError, match="found '# fluid checkpoint 2'"):
+        trainer(folder)
+    assert names_in(folder) == ["2", "4", "6"]
+
+
+def test_row_33_odd_arrays_round_trip(tmp_path):
+    odd = {
+        "empty": np.zeros((0, 3), "float32"),
+        "scalar": np.float32(1.5),
+        "bf16": np.asarray(jnp.array([1.0, 2.5], jnp.bfloat16)),
+        "f8": np.asarray(jnp.array([1.0, 2.0], jnp.float8_e4m3fn)),
+        "flag": np.array([True, False]),
+        "large": np.array([2**64 - 1], "uint64"),
+        "negative": np.array([-(2**63)], "int64"),
+        "complex": np.array([1 + 2j], "complex64"),
+        "key": np.asarray(jax.random.key_data(jax.random.key(3))),
+        "a/b": np.ones(2, "float32"),
+        "a": np.ones(1, "float16"),
+        "a.b": np.ones(3, "float64"),
+        "..": np.ones(1, "int8"),
+        "ü % \u2028": np.ones(1, "uint8"),
+    }
+    folder = Folder(tmp_path)
+    folder.write(0, {n: np.asarray(a) for n, a in odd.items()}, {})
+    assert folder.flaw(0) is None
+    assert_equal(folder.arrays(0), {n: np.asarray(a) for n, a in odd.items()})
+
+
+def test_row_33_an_optimizer_without_slots(tmp_path):
+    mine = trainer(tmp_path, small, fluid.optimizer.SGD(0.1))
+    mine.train(arrays())
+    resumed = trainer(tmp_path, small, fluid.optimizer.SGD(0.1))
+    assert set(state(resumed)) == NAMES
+    assert_equal(state(resumed), state(mine))
+
+
+def test_the_table_of_faults_names_tests_that_are_there():
+    table = (ROOT / "FAULTS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([0-9]+) \|.*\| (.*) \|$", table, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 68))
+    for number, tests in rows:
+        found = re.findall(r"`([a-z_/]+\.py)::(\w+)`", tests)
+        assert found, f"row {number} has no test"
+        for file, name in found:
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"row {number}: {name}"
+            assert re.search(rf"row_(\d\d_and_)*{int(number):02d}_|_and_{int(number):02d}_", name), name
+
+
+def test_the_table_of_security_names_settings_and_tests_that_are_there():
+    page = (ROOT.parent / "SECURITY.md").read_text(encoding="utf-8")
+    known = {
+        name: parameter.default
+        for function in (Settings, fluid.OnlineTrainer, fluid.serve)
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
+    numbers = re.findall(r"`(\w+)` = ([0-9]+)", page)
+    assert len(numbers) > 10 and all(known[name] == float(number) for name, number in numbers)
+    rows = re.findall(r"^\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|$", page, re.MULTILINE)[2:]
+    for *_, limits, tests in rows:
+        assert set(re.findall("`([a-z_]+)`", limits)) <= known.keys()
+        for file, name in re.findall(r"`([a-z_/]+\.py)::(\w+)`", tests):
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), name
