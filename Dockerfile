@@ -1,7 +1,7 @@
-# A server for exported models: docker run -p 8000:8000 -e FLUID_SERVE_TOKEN=... -v ./models:/models:ro IMAGE /models/x.fluid
-# The libraries are those of requirements.lock, to the byte. The base image is the newest of its name; to have the same
-# one each time, name it by its digest: docker build --build-arg PYTHON=python:3.12-slim@sha256:...
-# For NVIDIA GPUs: docker build --build-arg DEVICE=cuda, and docker run --gpus all.
+# This image serves exported models: docker run -p 8000:8000 -e FLUID_SERVE_TOKEN=... -v ./models:/models:ro IMAGE /models/x.fluid
+# The libraries are the libraries of requirements.lock, verified by checksum. The base image is the newest image with its
+# name. To pin the base image, use its digest: docker build --build-arg PYTHON=python:3.12-slim@sha256:...
+# For NVIDIA GPUs, use docker build --build-arg DEVICE=cuda and docker run --gpus all.
 ARG PYTHON=python:3.12-slim
 ARG DEVICE=cpu
 FROM ${PYTHON} AS build
@@ -20,10 +20,10 @@ ARG DEVICE
 RUN useradd --system --uid 10001 fluid
 COPY --from=build /venv /venv
 USER fluid
-# Another port: docker run -e FLUID_SERVE_PORT_NUMBER=9000. The health check does not see arguments such as --port.
+# To use another port, set FLUID_SERVE_PORT_NUMBER=9000. The health check ignores arguments such as --port.
 ENV PYTHONUNBUFFERED=1 JAX_PLATFORMS=${DEVICE} FLUID_SERVE_PORT_NUMBER=8000
 EXPOSE 8000
-# Whoever reaches the container needs the token of FLUID_SERVE_TOKEN; without one the server does not start.
+# Clients need the token in FLUID_SERVE_TOKEN. The server does not start without a token.
 ENTRYPOINT ["/venv/bin/python", "-m", "fluid", "serve", "--host", "0.0.0.0"]
 HEALTHCHECK --start-period=60s CMD ["/venv/bin/python", "-c", \
     "import os, urllib.request as r; r.urlopen(f'http://127.0.0.1:{os.environ[\"FLUID_SERVE_PORT_NUMBER\"]}/v2/health/ready')"]

@@ -1,17 +1,19 @@
-# Everything here needs only Python (3.11 or newer) and make; the first call sets up .venv, later ones reuse it.
-#   make demo    train the convolutional net on handwritten digits, and show some predictions
-#   make test    check, then the whole test suite
-#   make check   lint, format, types, layering
-#   make examples  every example at full strength, against the accuracy that it reaches; what else takes minutes
-#   make peers   fluid beside PyTorch, Keras, Lightning and transformers, which it installs (6 GB) in .venv-peers
-#   make soak    what takes too long for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad requests to each server,
-#                what goes wrong among several processes, the whole of long tables, layers and deep examples on eight devices, the benchmarks for a GPU
-#   make stubs   write the list of all layers, fluid/layers/__init__.pyi, anew
-#   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
-#   make docs    the site, in docs/_build/html; make docs-serve shows it
-#   make package builds wheel and sdist in dist/, and tries the wheel in a clean environment
-#   make bench   fluid beside hand-written JAX
-#   make bench-check  fails when a ratio is worse than the one in benchmarks/FIGURES.md
+# All targets need only Python (3.11 or newer) and make. The first call creates .venv, and later calls reuse .venv.
+#   make demo         train the convolutional net on handwritten digits, and show some predictions
+#   make test         run `make check`, then the whole test suite
+#   make check        check lint, format, types, layering and words
+#   make examples     run every example with its full settings, check its accuracy, and run other tests that take minutes
+#   make peers        compare fluid with PyTorch, Keras, Lightning and transformers (installs 6 GB in .venv-peers)
+#   make soak         run the tests that are too slow for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad
+#                     requests to each server, faults in multi-process training, all rows of long tables, layers and deep
+#                     examples on eight devices, the benchmarks for a GPU
+#   make stubs        write fluid/layers/__init__.pyi, the list of all layers
+#   make mistakes     write tests/MISTAKES.md, the messages of fluid for typical mistakes
+#   make docs         build the site in docs/_build/html
+#   make docs-serve   build the site, and serve it
+#   make package      build the wheel and the sdist in dist/, and test the wheel in a clean environment
+#   make bench        compare fluid with hand-written JAX
+#   make bench-check  fail if a ratio is worse than in benchmarks/FIGURES.md
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -22,18 +24,18 @@ IREE_STAMP := $(VENV)/.installed-iree
 WORKERS ?= 2
 PYTEST_ARGS ?=
 comma := ,
-# Most tests run a program once or twice, so how fast it compiles is all that counts; to split a program for several
-# threads costs more than it gains where every core has a worker. Those marked slow, which train, run what users run.
-# (XLA of later years has no such flags.)
+# Most tests run a program once or twice, so only the compilation time matters. Each core has a worker, so compiling a
+# program in several threads costs more time than it saves. Tests marked slow train, so they use the default flags.
+# jaxlib 0.11 and newer versions do not have these flags.
 FEWER_PASSES := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 XLA_FLAG := import jaxlib.version as v; print("$(FEWER_PASSES)" if v.__version_info__ < (0, 11) else "")
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
-# Tests start many processes, each of which would compile the modules of fluid anew where this is set.
+# Tests start many processes. With PYTHONDONTWRITEBYTECODE, each process would compile the modules of fluid again.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
-# A file's tests share what they have compiled and set up.
+# The tests of a file share compiled programs and fixtures.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-# Devices of one machine spin while they wait for each other; beside other tests they take four times as long.
+# Simulated devices spin while they wait for each other, so these tests take four times as long during other tests.
 EIGHT := tests/parallel/test_eight_devices.py
 QUICK := -m "not slow and not full and not soak and not peers"
 
@@ -41,7 +43,7 @@ QUICK := -m "not slow and not full and not soak and not peers"
 
 setup: $(STAMP)
 
-# $(call install,EXTRAS) installs fluid with some of its extras.
+# $(call install,EXTRAS) installs fluid with the extras EXTRAS.
 define install
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "fluid needs Python 3.11 or newer, found %d.%d; say which to use: make PYTHON=/path/to/python3.11" % v[:2])'
 	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once)"
@@ -56,11 +58,11 @@ $(STAMP): pyproject.toml
 $(DOCS_STAMP): $(STAMP)
 	$(call install,dev$(comma)bench$(comma)docs)
 
-# The demo needs less; an environment that has everything serves it too.
+# The demo needs fewer packages. If the full environment exists, the demo uses the full environment.
 $(DEMO_STAMP): pyproject.toml
 	$(call install,demo)
 
-# 0.4 GB, for the tests of models without Python.
+# iree needs 0.4 GB, and only tests of models without Python use iree.
 $(IREE_STAMP): $(STAMP)
 	$(call install,iree)
 
@@ -72,10 +74,10 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tests/helpers/layers_stub.py --check
-	$(BIN)/python -m pytest -q tests/test_layering.py
+	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_words.py
 
 test: check quick
-	$(PYTEST) $(BY_FILE) --ignore=$(EIGHT) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS leaves none of them
+	$(PYTEST) $(BY_FILE) --ignore=$(EIGHT) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS selects no slow test
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m slow)
 
 examples: $(STAMP) $(IREE_STAMP)
@@ -107,7 +109,7 @@ format: $(STAMP)
 stubs: $(STAMP)
 	$(BIN)/python tests/helpers/layers_stub.py
 
-# Builds the wheel, also from the sdist, and runs a training of the wheel where nothing else of this folder is seen.
+# Build the wheel, also from the sdist, and train with the installed wheel in a folder without the sources.
 package: $(STAMP)
 	rm -rf dist
 	$(BIN)/python -m build -q

@@ -1,4 +1,4 @@
-"""Training on four rows of a table, batch 256, Adagrad: time and memory follow the rows touched, not the table."""
+"""Training with four look-ups in a table, batch 256, Adagrad: time and memory depend only on the used rows."""
 
 import json
 import pathlib
@@ -28,7 +28,7 @@ def memory(kind: str) -> int:
 
 
 def measure_memory() -> tuple[int, int]:
-    """Measure the additional bytes of a training, and the bytes of its table and slots, in a separate process.
+    """Measure the extra bytes of a training, and the bytes of its table and optimizer state, in a separate process.
 
     A training with a table of 1000 rows runs first, so that the compiler and the threads of JAX do not count.
     """
@@ -43,7 +43,7 @@ def measure_memory() -> tuple[int, int]:
 
 
 def peak_memory(repeats: int) -> list[Row]:
-    """Measure the peak memory of a training, without the parameters and slots."""
+    """Measure the peak memory of a training, without the parameters and the optimizer state."""
     if not STATUS.exists():
         return []
     found = []

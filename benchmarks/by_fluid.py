@@ -1,4 +1,4 @@
-"""Nets in fluid, for processes that shall import nothing else."""
+"""Nets in fluid, for processes that must not import anything else."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def digits_program() -> Any:
 
 
 def lenet_program(layout: str) -> Any:
-    """LeNet on images of 28 x 28 points, batch normalisation after each convolution."""
+    """Return the probabilities of LeNet on 1 x 28 x 28, with batch normalisation after each convolution."""
     hidden = fluid.layers.data(name="x", shape=[1, 28, 28] if layout == "NCHW" else [28, 28, 1])
     for num_filters in (20, 50):
         hidden = fluid.layers.conv2d(hidden, num_filters=num_filters, filter_size=5, data_format=layout)
@@ -32,7 +32,7 @@ def loss_of(inference_program: Callable[[], Any]) -> Any:
 
 
 class Net(NamedTuple):
-    """A net.
+    """A net, as the shape of its input and a program function.
 
     Attributes:
       shape: the shape of one input.

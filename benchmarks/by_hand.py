@@ -1,7 +1,7 @@
-"""Nets in plain JAX and optax, for processes that shall import nothing else, in the form that is fastest on a CPU.
+"""Nets in plain JAX and optax, for processes that must not import anything else, in the form that is fastest on a CPU.
 
-Images have their channels last, filters are `[kh, kw, channels, filters]`, and pooling compares pixels.
-Parameters and states have the names that fluid gives them. A process that only answers does not load optax.
+Images have the channels last, filters are `[kh, kw, channels, filters]`, and pooling compares pixels. Parameters and
+states have the names that fluid gives them. A process that runs only inference does not import optax.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Arrays = dict[str, Any]
 
 
 def lenet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """LeNet with batch normalisation: logits and new states."""
+    """Compute LeNet with batch normalisation, and return the logits and the new states."""
     new_states: Arrays = {}
     for i in range(2):
         x = convolution(x, p[f"conv2d_{i}.w_0"]) + p[f"conv2d_{i}.b_0"]
@@ -32,14 +32,14 @@ def lenet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[An
 
 
 def digits_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute the README's net: logits and new states."""
+    """Compute the README's net, and return the logits and the new states."""
     x = halved(jax.nn.relu(convolution(x, p["conv2d_0.w_0"]) + p["conv2d_0.b_0"]), training)
     x, new_states = batch_norm("batch_norm_0", p, states, x, training)
     return x.reshape(len(x), -1) @ p["fc_0.w_0"] + p["fc_0.b_0"], new_states
 
 
 def convolution(x: Any, filters: Any, stride: int = 1, padding: int = 0, groups: int = 1) -> Any:
-    """Of images `[batch, height, width, channels]` with filters `[kh, kw, channels / groups, filters]`."""
+    """Convolve images `[batch, height, width, channels]` with filters `[kh, kw, channels / groups, filters]`."""
     return jax.lax.conv_general_dilated(
         x,
         filters,
@@ -51,16 +51,16 @@ def convolution(x: Any, filters: Any, stride: int = 1, padding: int = 0, groups:
 
 
 def halved(x: Any, training: bool) -> Any:
-    """Return the maximum of each two by two pixels of images `[batch, height, width, channels]`."""
-    if not training:  # the quickest without a gradient
+    """Return the maximum of each window of 2 x 2 pixels of images `[batch, height, width, channels]`."""
+    if not training:  # fastest without a gradient
         return jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    # The gradient of a reshape and a maximum asks which pixel equals the largest, and XLA may round the two apart.
+    # The gradient of a reshape and a maximum compares pixels with the maximum, and XLA may round the two differently.
     cells = [x[:, i::2, j::2] for i in range(2) for j in range(2)]
     return functools.reduce(lambda a, b: jax.numpy.where(a >= b, a, b), cells)
 
 
 def batch_norm(name: str, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Normalise each channel of images `[batch, height, width, channels]`; also the moving statistics after that."""
+    """Normalise the channels of images `[batch, height, width, channels]`; also return the new moving statistics."""
     mean, variance = states[f"{name}.w_1"], states[f"{name}.w_2"]
     new_states = {}
     if training:
@@ -76,12 +76,12 @@ def batch_norm(name: str, p: Arrays, states: Arrays, x: Any, training: bool) -> 
 
 
 class Net(NamedTuple):
-    """A net that makes its own first values.
+    """A net that creates its initial values.
 
     Attributes:
-      shape: of one input.
-      forward: `(parameters, states, x, training) -> (logits, new states)`.
-      weights: the shape of each weight, by name; biases and batch norm follow from them.
+      shape: the shape of one input.
+      forward: a function `(parameters, states, x, training) -> (logits, new states)`.
+      weights: the shape of each weight, by name; the shapes of biases and batch norm follow from these shapes.
     """
 
     shape: tuple[int, ...]
@@ -89,7 +89,7 @@ class Net(NamedTuple):
     weights: dict[str, tuple[int, ...]]
 
     def init(self) -> tuple[Arrays, Arrays]:
-        """Parameters and states by NumPy, for which nothing is compiled."""
+        """Return the initial parameters and states, drawn by NumPy, which needs no compilation."""
         random = np.random.default_rng(0)
         parameters: Arrays = {}
         states: Arrays = {}
@@ -123,7 +123,7 @@ NETS = {
 
 
 def plain_step(loss_of: Callable[..., Any], optimizer: optax.GradientTransformation) -> Callable[..., tuple[Any, Any]]:
-    """Return the jitted step `((parameters, slots), *batch) -> (state, loss)` of `loss_of(parameters, *batch)`."""
+    """Return the jitted step `((parameters, slots), *batch) -> (state, loss)`, with the optimizer state `slots`."""
     import optax
 
     @functools.partial(jax.jit, donate_argnums=0)

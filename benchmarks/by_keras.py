@@ -17,13 +17,13 @@ Answer = Callable[[np.ndarray], np.ndarray]
 
 
 def mlp() -> keras.Model:
-    """64-200-200-10."""
+    """Return a perceptron 64-200-200-10."""
     hidden = [layers.Dense(200, activation="relu") for _ in range(2)]
     return keras.Sequential([layers.Input((64,)), *hidden, layers.Dense(10)])
 
 
 def lenet() -> keras.Model:
-    """LeNet on 28 x 28 x 1, batch normalisation after each convolution."""
+    """Return LeNet for 28 x 28 x 1, with batch normalisation after each convolution."""
     parts: list[Any] = [layers.Input((28, 28, 1))]
     for filters in (20, 50):
         parts += [layers.Conv2D(filters, 5), layers.BatchNormalization(momentum=0.9), layers.ReLU()]
@@ -64,7 +64,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """Return a function that trains for a number of epochs, and returns the losses read on the way."""
+    """Return a function that trains for a number of epochs, and returns the losses that it reads."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, jit_compile=True)
     losses: list[float] = []

@@ -1,4 +1,4 @@
-"""The models in Flax NNX, each with its training loop, as one writes it there."""
+"""The models in Flax NNX, each with its training loop, as Flax's guide writes a loop."""
 
 import itertools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Answer = Callable[[np.ndarray], np.ndarray]
 
 
 class Mlp(nnx.Module):
-    """64-200-200-10."""
+    """A perceptron 64-200-200-10."""
 
     def __init__(self, rngs: nnx.Rngs):
         self.layers = nnx.List([nnx.Linear(a, b, rngs=rngs) for a, b in itertools.pairwise((64, 200, 200, 10))])
@@ -27,7 +27,7 @@ class Mlp(nnx.Module):
 
 
 class Lenet(nnx.Module):
-    """LeNet on 28 x 28 x 1, batch normalisation after each convolution."""
+    """LeNet for 28 x 28 x 1, with batch normalisation after each convolution."""
 
     def __init__(self, rngs: nnx.Rngs):
         sizes = ((1, 20), (20, 50))
@@ -106,7 +106,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """Return a function that trains for a number of epochs, and returns the losses read on the way."""
+    """Return a function that trains for a number of epochs, and returns the losses that it reads."""
     rule = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
 
     @nnx.jit

@@ -1,4 +1,4 @@
-"""The models in PyTorch, each with its training loop, as one writes it there."""
+"""The models in PyTorch, each with its training loop, as PyTorch's guide writes a loop."""
 
 import itertools
 from collections.abc import Callable
@@ -13,14 +13,14 @@ Answer = Callable[[np.ndarray], np.ndarray]
 
 
 def mlp() -> nn.Module:
-    """64-200-200-10."""
+    """Return a perceptron 64-200-200-10."""
     return nn.Sequential(
         nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
-    )  # logits, as all of these
+    )  # logits, like every net here
 
 
 def lenet() -> nn.Module:
-    """LeNet on 1 x 28 x 28, batch normalisation after each convolution."""
+    """Return LeNet for 1 x 28 x 28, with batch normalisation after each convolution."""
     return nn.Sequential(
         *(nn.Conv2d(1, 20, 5), nn.BatchNorm2d(20), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(20, 50, 5), nn.BatchNorm2d(50), nn.ReLU(), nn.MaxPool2d(2)),
@@ -97,7 +97,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """Return a function that trains for a number of epochs, and returns the losses read on the way."""
+    """Return a function that trains for a number of epochs, and returns the losses that it reads."""
     rule = optimizer(model.parameters())
     if inputs[0].ndim == 4:
         model.to(memory_format=torch.channels_last)

@@ -1,8 +1,8 @@
 """Fail if a ratio is worse than the one in FIGURES.md: `make bench-check` or `python benchmarks/check.py mlp`.
 
-A row is worse if even its better quartile is worse than the worse quartile of the committed row, by more than the
-fraction `--tolerance`. Ratios of peers in one run depend little on the machine, but they do depend on it: measure on
-the machine of the table, while nothing else runs there.
+A row is worse if its better quartile is worse than the worse quartile of the committed row, by more than the fraction
+`--tolerance`. Ratios depend slightly on the machine: measure on the machine of the table, while no other program
+runs.
 """
 
 import argparse

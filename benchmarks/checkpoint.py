@@ -23,7 +23,7 @@ MEGABYTES, LAYERS, STEPS = 200, 10, 40
 
 
 def program() -> object:
-    # Adam keeps two slots beside each parameter, so a third of the bytes are parameters.
+    # Adam keeps two arrays of optimizer state for each parameter, so a third of the bytes are parameters.
     width = MEGABYTES * 1_000_000 // 4 // 3 // LAYERS // 64
     hidden = fluid.layers.data("x", shape=[64])
     total = [fluid.layers.reduce_mean(fluid.layers.fc(hidden, size=width, bias_attr=False)) for _ in range(LAYERS)]

@@ -1,9 +1,10 @@
-"""Starting and training on ragged text, beside an earlier commit of fluid.
+"""Start times and training on ragged text, compared with an earlier commit of fluid.
 
     python benchmarks/earlier.py COMMIT --rounds 5
 
-Both run the same scripts, in processes that find nothing compiled: the CPU seconds to the first training step of the
-README's net, from the start of the process and from `Trainer()`; and how long the ragged encoder of 8 epochs takes.
+Both commits run the same scripts, in processes with an empty compilation cache. The figures are the CPU seconds until
+the first training step of the README's net, and the time of 8 epochs of the ragged encoder. The CPU seconds count from
+the start of the process, and from `Trainer()`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def first_step(source: str) -> dict[str, float]:
-    """Seconds by clock of a process with the fluid of a folder, up to its first training step."""
+    """Return the seconds by clock until the first training step of a process that imports fluid from `source`."""
     with tempfile.TemporaryDirectory() as place:
         arguments = ("fluid", "digits", "step", f"{place}/parameters.npz")
         return reached(*arguments, folder=f"{place}/fluid", source=source)

@@ -1,10 +1,10 @@
-"""Bytes that each of several processes reads of files, compared with one process that trains on equal minibatches.
+"""Bytes of files that each of several processes reads, compared with one process that trains on equal minibatches.
 
     python benchmarks/files.py --processes 2
 
-Each training makes one pass over generated Parquet files, whose row groups have more rows than a minibatch, as usual:
-in the order of the files, shuffled, and shuffled in parts. The bytes are requests to the file system, without the read
-in each process that counts the rows. Losses are compared with the losses of one process.
+Each training makes one pass over generated Parquet files: in the order of the files, shuffled, or shuffled in parts.
+As usual, the row groups of the files have more rows than a minibatch. The bytes are requests to the file system,
+without the read in each process that counts the rows. The losses are compared with the losses of one process.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""One process of `startup.py`: from its start to the first training step, or to the first answer, of a small net.
+"""One process of `startup.py`, which ends after the first training step or the first inference of a small net.
 
     python benchmarks/first_step.py fluid digits step parameters.npz
 
-Prints as JSON the time at which that was done and the seconds of all its threads until then, from the start and since
-its imports; who started it knows how long it took, and how long the process took to end. The file has the trained
-parameters, from which an answer is computed. A "late step" is one whose minibatch takes a second to read.
+The process prints JSON: the time after the step or the inference, and the CPU seconds of all threads until then, from
+the start and since the imports. The parent process measures the elapsed time. A training step writes the parameters
+to the file, and inference reads them. In a "late step", the minibatch takes a second to read.
 """
 
 import functools

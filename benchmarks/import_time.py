@@ -1,4 +1,4 @@
-"""`import fluid` beside `import jax, optax`, each in fresh processes."""
+"""Time of `import fluid`, compared with `import jax, optax`, each in a fresh process."""
 
 import os
 import subprocess

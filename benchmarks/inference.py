@@ -1,4 +1,4 @@
-"""Inference, NumPy in and NumPy out: latency of one example, throughput of batches of 256."""
+"""Inference from NumPy to NumPy: the latency of one example, and the throughput of batches of 256."""
 
 import functools
 import time

@@ -1,10 +1,10 @@
-"""Damage to JAX's own cache of compiled programs: the numbers after a flipped byte, and after a kill during a write.
+"""Damage to JAX's own compilation cache: the numbers after a flipped bit, and after a kill during a write.
 
     python benchmarks/jax_cache.py --flips 200 --kills 100
 
-The figures are the reason for fluid's own files (`fluid/runtime/compilation_cache.py`). Each case has one of four ends:
-"whole", the numbers are right; "stuck", the numbers are right, and the damaged file stays, so each later process
-compiles again; "wrong", the numbers are wrong, without an error; "crash", the process dies.
+The figures are the reason for fluid's own files (`fluid/runtime/compilation_cache.py`). Each case has one of four
+results. "whole": the numbers are right. "stuck": the numbers are right, but the damaged file stays, so each later
+process compiles again. "wrong": the numbers are wrong, without an error. "crash": the process dies.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def entries(folder: str) -> list[pathlib.Path]:
 
 
 def flip(folder: str, first: int, last: int) -> None:
-    """Flip one bit of the largest file, run, and print the end of each case; the file is repaired after each case."""
+    """Flip one bit of the largest file, run, print the result, and repair the file, for each case."""
     cached_in(folder)
     import jax
 
@@ -73,7 +73,7 @@ def flip(folder: str, first: int, last: int) -> None:
 
 
 def flips(count: int) -> collections.Counter[str]:
-    """Count the ends of flipped bytes; a process that crashes is started again behind its case."""
+    """Count the results of flipped bits; a crashed process is restarted after its case."""
     ends: collections.Counter[str] = collections.Counter()
     case = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def flips(count: int) -> collections.Counter[str]:
 
 
 def kills(count: int) -> collections.Counter[str]:
-    """Count the ends of processes that are killed as soon as a file of theirs appears."""
+    """Count the results of processes that are killed as soon as one of their files appears."""
     ends: collections.Counter[str] = collections.Counter()
     wanted = subprocess.run([sys.executable, __file__, "--compute", "off"], capture_output=True, check=True).stdout
     for _ in range(count):
@@ -114,7 +114,7 @@ def kills(count: int) -> collections.Counter[str]:
 
 
 def main() -> None:
-    """Print the ends of all cases."""
+    """Print the results of all cases."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("--flips", type=int, default=200)
     cli.add_argument("--kills", type=int, default=100)

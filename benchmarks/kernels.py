@@ -2,8 +2,8 @@
 
     python benchmarks/kernels.py [LSTM pooling ...] [--rounds 9]
 
-Every row is a function and its gradient, jitted. The variants take turns; the figure is the least CPU time of a call,
-which other work on the machine disturbs less than the clock.
+Every row is a jitted function with its gradient. The variants run alternately. The figure is the least CPU time of a
+call, because other work on the machine disturbs the CPU time less than the elapsed time.
 """
 
 import argparse
@@ -45,13 +45,13 @@ def plain(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
 
 
 def first(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """Compute XLA's convolution of images with the channels last, by way of channels first."""
+    """Compute XLA's convolution with the channels first, with transpositions of images with the channels last."""
     found = jax.lax.conv_general_dilated(x.transpose(0, 3, 1, 2), filters, [stride] * 2, [(padding, padding)] * 2)
     return found.transpose(0, 2, 3, 1)
 
 
 def ours(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """Compute fluid's convolution in training."""
+    """Compute fluid's training convolution."""
     geometry = Geometry((stride, stride), [(padding, padding)] * 2, (1, 1), (1, 1), "NHWC")
     return convolution.convolution(x, filters, geometry, 1, training=True)
 

@@ -1,4 +1,4 @@
-"""Training and inference of the nets in Keras 3 on JAX, Flax NNX and PyTorch, as far as they are installed.
+"""Training and inference in fluid, compared with Keras 3 on JAX, Flax NNX and PyTorch, if they are installed.
 
 Images are `[batch, height, width, channel]` for the libraries that prefer channels last, and
 `[batch, channel, height, width]` for fluid and PyTorch.
@@ -21,7 +21,7 @@ from timing import Row, interleave, rate
 from training import ADAM, Setup, fluid_peer
 
 Train = Callable[[int], Any]
-CALLS, BATCHES, ROWS = 1000, 40, 256  # of one row; of this many rows
+CALLS, BATCHES, ROWS = 1000, 40, 256  # calls with one row; calls with a batch, and the rows of a batch
 
 
 class Library(NamedTuple):
@@ -175,7 +175,7 @@ def compared_lstm(rounds: int) -> list[Row]:
 
 
 def compared_answers(rounds: int) -> list[Row]:
-    """Inference of LeNet from NumPy to NumPy: microseconds of one row, the median; rows per second in batches."""
+    """Measure inference of LeNet from NumPy to NumPy: median microseconds of one row, rows per second in batches."""
     answers = {"fluid": inference.make_peers(models.LENET)["fluid"]}
     one, many = (models.LENET.data(count)[0] for count in (1, ROWS))
     fed = {"fluid": (one, many)}

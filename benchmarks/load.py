@@ -1,7 +1,8 @@
-"""A closed loop of clients for `serving.py`: connections that ask one thing again and again, at little cost.
+"""A closed loop of clients for `serving.py`: connections that repeat one request, with little CPU time.
 
-The load shares the cores with what it measures, so that a client of a few microseconds counts: one thread, one request
-made beforehand, no event loop, and of each answer only its first line and its length are looked at.
+The clients share the cores with the server, so the CPU time of a client affects the result. To save CPU time, all
+clients run in one thread without an event loop, and send one prepared request. The clients check only the first line
+and the length of each response.
 """
 
 import multiprocessing
@@ -19,10 +20,10 @@ class Figures(NamedTuple):
     """The measurements of one round.
 
     Attributes:
-      rate: answers per second.
-      p50: milliseconds from a request to the end of its answer, the median.
-      p99: the 99th percentile of that.
-      cpu: microseconds of a core that the clients took for each answer.
+      rate: responses per second.
+      p50: the median of the milliseconds from a request to the end of its response.
+      p99: the 99th percentile of these milliseconds.
+      cpu: the CPU microseconds of the clients for each response.
     """
 
     rate: float
@@ -40,7 +41,7 @@ UNITS = {
 
 
 def exchange(address: tuple[str, int], request: bytes) -> bytes:
-    """Send a request, and return the answer, which must have a content length."""
+    """Send a request, and return the response, which must have a content length."""
     with socket.create_connection(address) as connection:
         connection.sendall(request)
         answer = b""
@@ -53,7 +54,7 @@ def exchange(address: tuple[str, int], request: bytes) -> bytes:
 
 
 def clients(address: tuple[str, int], request: bytes, connections: int, seconds: float) -> Figures:
-    """Ask for some seconds, in a process of its own; every answer must be as long as the first, with status 200."""
+    """Send requests in a separate process; every response must have status 200 and the length of the first."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         found: Figures = pool.apply(_ask, (address, request, connections, seconds))
     return found
@@ -69,7 +70,7 @@ def _ask(address: tuple[str, int], request: bytes, connections: int, seconds: fl
         start = now()
         for connection in opened:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # What is still to come of an answer, and when it was asked for.
+            # the bytes of the response that have not arrived, and the time of the request
             state = [length, now()]
             selector.register(connection, selectors.EVENT_READ, (connection, state))
             connection.sendall(request)
@@ -95,5 +96,5 @@ def _ask(address: tuple[str, int], request: bytes, connections: int, seconds: fl
 
 
 def _length(head: bytes) -> int:
-    """Return the content length in the head of an answer."""
+    """Return the content length in the head of a response."""
     return int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])

@@ -40,7 +40,7 @@ def program() -> Any:
 def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
     """Compute the model by hand: a scan over dense `[time, batch, ...]` without a mask, and one product for all gates.
 
-    There are fewer words than steps, so rows are multiplied before the look-up.
+    The vocabulary has fewer words than a batch has steps, so the table is multiplied before the look-up.
     """
     x = (p["embedding_0.w_0"] @ p["fc_0.w_0"] + p["lstm_0.b_0"])[words.T]
 

@@ -1,7 +1,7 @@
-"""Training an LSTM on 5,000 generated sentences of 1 to 400 words: most of them short, and of any length alike.
+"""Training an LSTM on 5,000 generated sentences of 1 to 400 words: mostly short ones, or equally common lengths.
 
-Fluid groups sentences of like length and pads each batch to one of six lengths; by hand, every batch is padded to the
-longest sentence there is, which is what one jitted step takes. Model, rule and first values are the same.
+fluid groups sentences by length and pads each batch to one of six lengths. The hand-written loop pads every batch to
+the longest sentence, because it has one jitted step. Model, optimizer and initial values are equal.
 """
 
 import functools
@@ -24,7 +24,7 @@ NAMES = ("embedding_0.w_0", "fc_0.w_0", "fc_0.b_0", "lstm_0.w_0", "lstm_0.b_0", 
 
 
 def data(count: int = SENTENCES, seed: int = 0, even: bool = False) -> list[tuple[np.ndarray, int]]:
-    """Rows `(words [length], label)`: short sentences are the commonest, as in texts; or all lengths are as common."""
+    """Generate rows `(words [length], label)`: mostly short, as in texts, or equally common lengths if `even`."""
     random = np.random.default_rng(seed)
     lengths = np.clip(np.round(np.exp(random.normal(3.6, 0.9, count))), 1, LONGEST).astype(int)
     if even:
@@ -43,7 +43,7 @@ def program() -> Any:
 
 
 def forward(p: dict[str, Any], words: Any, lengths: Any) -> Any:
-    """Logits of the same model by hand; `words` is `[batch, time]`."""
+    """Compute the logits of the model by hand, for `words` `[batch, time]`."""
     mask = (jnp.arange(words.shape[1])[:, None] < lengths)[..., None]
     x = p[NAMES[0]][words.T] @ p["fc_0.w_0"] + p["fc_0.b_0"] + p["lstm_0.b_0"]
 
@@ -66,7 +66,7 @@ def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
 
 
 def padded(rows: list[tuple[np.ndarray, int]], time: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Words `[batch, time]`, lengths and labels."""
+    """Return words `[batch, time]`, padded to `time`, lengths and labels."""
     words = np.zeros((len(rows), time), np.int32)
     for line, (sentence, _) in zip(words, rows, strict=True):
         line[: len(sentence)] = sentence
@@ -74,7 +74,7 @@ def padded(rows: list[tuple[np.ndarray, int]], time: int) -> tuple[np.ndarray, n
 
 
 def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Callable[[], list[float]]]:
-    """Return a trainer, and a function that trains an epoch and returns the losses read on the way."""
+    """Return a trainer, and a function that trains an epoch and returns the losses that it reads."""
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets)
     reader = fluid.reader.bucket_by_length(fluid.reader.shuffle(rows, len(rows), seed=0), BATCH)
 
@@ -92,7 +92,7 @@ def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Call
 
 
 def hand_peer(rows: list[Any], params: dict[str, Any]) -> Callable[[], list[float]]:
-    """Do the same with batches that are all padded to the longest sentence."""
+    """Return a function that trains an epoch by hand, with every batch padded to the longest sentence."""
     optimizer = optax.adam(1e-3)
     step = plain_step(loss_of, optimizer)
     parameters = {name: jax.device_put(np.array(params[name])) for name in NAMES}

@@ -1,4 +1,4 @@
-"""Memory of a training step without parameters, slots and data, as the compiler reports it: fluid and by hand."""
+"""Memory of a training step without parameters, optimizer state and data, reported by the compiler."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@ from models import MLP
 from timing import Row, interleave, rate
 from training import fluid_peer, fused_peer, hand_peer, products_peer, scan_peer
 
-STEPS = 500  # of an epoch
+STEPS = 500  # in an epoch
 EPOCHS = 8
 
 

@@ -1,7 +1,7 @@
-"""The models, each once for fluid and once by hand in plain JAX, and the generated data that they train on.
+"""The models, each for fluid and by hand in plain JAX, and the generated data for their training.
 
-The hand-written functions take parameters by the names that fluid gives them, so that both start from the same values,
-but in the order that is best for them: images and filters have their channels last.
+The hand-written functions use fluid's names of parameters, so both versions start from equal values. The hand-written
+functions use the layout that is fastest for them: images and filters have the channels last.
 """
 
 import functools
@@ -19,14 +19,14 @@ Arrays = dict[str, Any]
 
 
 class Model(NamedTuple):
-    """A model twice.
+    """A model, for fluid and by hand.
 
     Attributes:
-      shape: of one input.
-      inference_program: fluid's function.
-      forward: the hand-written one: `(parameters, states, x, training) -> (logits, new states)`.
-      layout: of fluid's images, "NCHW" or "NHWC"; None for a model without images.
-      flattened: channels, height and width of the images that the first layer of fluid's reads in one row; or None.
+      shape: the shape of one input.
+      inference_program: fluid's program function.
+      forward: the hand-written function `(parameters, states, x, training) -> (logits, new states)`.
+      layout: the layout of fluid's images, "NCHW" or "NHWC"; None for a model without images.
+      flattened: channels, height and width of the images that fluid's first `fc` flattens; None without such an `fc`.
     """
 
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Model(NamedTuple):
     flattened: tuple[int, int, int] | None = None
 
     def arrays_by_hand(self, arrays: Arrays) -> Arrays:
-        """Fluid's parameters and states as the hand-written function takes them."""
+        """Convert fluid's parameters and states to the layout of the hand-written function."""
         found = {n: np.transpose(v, (2, 3, 1, 0)) if np.ndim(v) == 4 else np.array(v) for n, v in arrays.items()}
         if self.layout == "NCHW" and self.flattened and "fc_0.w_0" in found:
             rows = found["fc_0.w_0"]
@@ -44,11 +44,11 @@ class Model(NamedTuple):
         return found
 
     def images_by_hand(self, x: np.ndarray) -> np.ndarray:
-        """Fluid's inputs as the hand-written function takes them."""
+        """Convert fluid's inputs to the layout of the hand-written function."""
         return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if self.layout == "NCHW" else x
 
     def train_program(self) -> Any:
-        """Fluid's loss."""
+        """Return fluid's loss."""
         return loss_of(self.inference_program)
 
     def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,7 @@ class Model(NamedTuple):
 
 
 def mlp_program() -> Any:
-    """64-200-200-10."""
+    """Return the probabilities of a perceptron 64-200-200-10."""
     x = fluid.layers.data(name="x", shape=[64])
     hidden = fluid.layers.fc(x, size=200, act="relu")
     hidden = fluid.layers.fc(hidden, size=200, act="relu")
@@ -69,14 +69,14 @@ def mlp_program() -> Any:
 
 
 def mlp_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute the perceptron by hand: logits and states."""
+    """Compute the perceptron by hand, and return the logits and the states."""
     hidden = jax.nn.relu(x @ p["fc_0.w_0"] + p["fc_0.b_0"])
     hidden = jax.nn.relu(hidden @ p["fc_1.w_0"] + p["fc_1.b_0"])
     return hidden @ p["fc_2.w_0"] + p["fc_2.b_0"], states
 
 
 def resnet_program(layout: str) -> Any:
-    """ResNet-32 for 32 x 32 images (He et al., 2015): three stages of five blocks of two convolutions."""
+    """Compute ResNet-32 for 32 x 32 images (He et al., 2015): three stages of five blocks of two convolutions."""
 
     def conv_bn(x: Any, filters: int, size: int, stride: int, act: str | None = "relu") -> Any:
         padding = (size - 1) // 2
@@ -93,7 +93,7 @@ def resnet_program(layout: str) -> Any:
 
 
 def resnet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute ResNet-32 by hand: logits and new states."""
+    """Compute ResNet-32 by hand, and return the logits and the new states."""
     new_states = {}
     number = 0
 
@@ -120,17 +120,17 @@ def resnet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[A
 
 
 def image_shape(layout: str) -> tuple[int, ...]:
-    """Of one image of 32 x 32 points in three colours."""
+    """Return the shape of one image of 32 x 32 pixels in three colours."""
     return (3, 32, 32) if layout == "NCHW" else (32, 32, 3)
 
 
 def resnet(layout: str) -> Model:
-    """ResNet-32 with fluid's images in this layout."""
+    """Return the model of ResNet-32 with fluid's images in this layout."""
     return Model(image_shape(layout), functools.partial(resnet_program, layout), resnet_forward, layout)
 
 
 def lenet(layout: str) -> Model:
-    """LeNet with fluid's images in this layout."""
+    """Return the model of LeNet with fluid's images in this layout."""
     shape = (1, 28, 28) if layout == "NCHW" else (28, 28, 1)
     return Model(shape, functools.partial(lenet_program, layout), lenet_forward, layout, flattened=(50, 4, 4))
 
@@ -174,7 +174,7 @@ def table_program(rows: int) -> Any:
 
 
 def table_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute the table model by hand: logits and states."""
+    """Compute the table model by hand, and return the logits and the states."""
     hidden = p["embedding_0.w_0"][x].reshape(len(x), -1)
     hidden = jax.nn.relu(hidden @ p["fc_0.w_0"] + p["fc_0.b_0"])
     return hidden @ p["fc_1.w_0"] + p["fc_1.b_0"], states

@@ -1,11 +1,11 @@
-"""Time of trainings with default padding, beside the best of several lists of buckets that an expert would write.
+"""Time of trainings with default padding, compared with the best of several lists of buckets from an expert.
 
     python benchmarks/padding.py [ROUNDS]
 
 Each training has 20 epochs of 1,280 rows in minibatches of 32, in random order, through an embedding, an LSTM and a
 maximum over time; its time includes all compilations. The rows are generated, with lengths of five kinds. The lists
-have one to four sizes, at equal shares of the longest rows of minibatches, rounded up to 8. A figure is the median
-time with `buckets=None`, divided by the least median of the lists.
+have one to four sizes: quantiles of the longest rows of minibatches, rounded up to 8. A figure is the median time with
+`buckets=None`, divided by the least median of the lists.
 """
 
 import statistics

@@ -1,7 +1,7 @@
-"""Several devices: what `parallel=` costs on one, and beside a step by hand on those that there are.
+"""The cost of `parallel=` on one device, and its speed on all devices, compared with a hand-written step.
 
-With `XLA_FLAGS=--xla_force_host_platform_device_count=8` a CPU is eight devices, which share its cores: what is then
-compared is the work that steps make beside the computation, and not how much faster several devices are.
+`XLA_FLAGS=--xla_force_host_platform_device_count=8` splits a CPU into eight devices, which share its cores. The ratio
+then compares the overhead of the steps, not the speedup by several devices.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def by_hand() -> Callable[[], float]:
         for number in range(STEPS):
             feed = jax.device_put((X.copy(), LABELS.copy()), NamedSharding(mesh, split))
             parameters, loss = compiled(parameters, *feed)
-            if number % 5 == 4:  # several devices that share few cores come to a halt where many steps wait
+            if number % 5 == 4:  # devices that share few cores hang if many steps are in flight
                 loss.block_until_ready()
 
     return lambda: rate(STEPS, work)

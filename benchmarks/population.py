@@ -1,8 +1,8 @@
-"""A population of 16 perceptrons, Adam, beside 16 trainings of one, one after the other.
+"""A population of 16 perceptrons, Adam, compared with 16 trainings of one perceptron, one after the other.
 
-Both are fluid's. The steps of both are compiled before the clock runs; the steps of trainings are counted, 16 in each
-step of the population. A whole sweep is timed from the making of the Population, or of the first Trainer, to the
-last step, with all that is compiled.
+Both peers use fluid. For the steps, compilation is not measured, and a step of the population counts as 16 steps. A
+whole sweep is measured from the creation of the Population, or of the first Trainer, to the last step, including all
+compilations.
 """
 
 import functools
@@ -22,7 +22,7 @@ RATES = np.geomspace(1e-4, 1e-2, SIZE).tolist()
 
 
 def small_program() -> Any:
-    """64-32-32-10: a step whose time goes into calls rather than into numbers."""
+    """Return a perceptron 64-32-32-10, whose step spends more time in calls than in arithmetic."""
     hidden = fluid.layers.data(name="x", shape=[64])
     for _ in range(2):
         hidden = fluid.layers.fc(hidden, size=32, act="relu")
@@ -49,23 +49,23 @@ def trained(trainer: fluid.Trainer, reader: Any) -> Callable[[], Any]:
 
 
 def in_turn(work: Callable[[], Any]) -> None:
-    """Do some work as often as there are members."""
+    """Call `work` once for each member."""
     for _ in range(SIZE):
         work()
 
 
 def steps_of(model: Any, batch: int, steps: int = 100) -> dict[str, Callable[[], float]]:
-    """Both peers, as functions that return steps of trainings per second."""
+    """Return both peers, as functions that measure the training steps per second."""
     reader = reader_of(model, batch, steps)
     together = trained(fluid.Population(model.train_program, ADAM.by_fluid, size=SIZE), reader)
-    # One Trainer again and again has nothing to compile but once; what its parameters are costs no time.
+    # A single Trainer for all trainings compiles only once; the values of its parameters do not change the time.
     alone = trained(fluid.Trainer(model.train_program, ADAM.by_fluid), reader)
     count = SIZE * steps
     return {"fluid": lambda: rate(count, together), "hand": lambda: rate(count, lambda: in_turn(alone))}
 
 
 def sweep(together: bool, steps: int = 500) -> float:
-    """Sweeps over 16 learning rates per second, each from its beginning: 500 steps of each training."""
+    """Return the sweeps over 16 learning rates per second, with compilation and 500 steps for each learning rate."""
     jax.clear_caches()
     reader = reader_of(SMALL, 32, steps)
 

@@ -1,9 +1,9 @@
-"""Weak scaling: several processes of this machine beside one, each with one core and as many rows per step.
+"""Weak scaling: several processes on this machine compared with one, each with one core and equally many rows per step.
 
     python benchmarks/processes.py --processes 2 --rounds 5
 
-The ratio is that of rows per second for each process; 1 is as fast as if the processes had nothing to tell each other.
-It needs as many cores as processes. The digits' convolutional net trains on generated pictures.
+The ratio compares the rows per second of each process. A ratio of 1 means that communication costs no time. The
+benchmark needs as many cores as processes. A convolutional net for digits trains on generated images.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def program() -> object:
 
 
 def train() -> None:
-    """Train in this process, and let process 0 say how many rows it trains on per second after the first epoch."""
+    """Train in this process; process 0 prints its rows per second after the first epoch."""
     group = fluid.distributed.group()
     count = ROWS * group.size * STEPS
     rng = np.random.default_rng(0)

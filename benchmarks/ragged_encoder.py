@@ -2,7 +2,7 @@
 
     python benchmarks/ragged_encoder.py default
 
-The argument says to which sizes sentences are padded: "default" for those that fluid chooses, "one" for the longest.
+The argument selects the padding sizes: "default" for the sizes that fluid chooses, "one" for the longest sentence.
 """
 
 import sys
@@ -24,7 +24,7 @@ def block(x: Any) -> Any:
 
 
 def program() -> Any:
-    """Two blocks, the mean over each sentence, two classes."""
+    """Return the loss of two blocks, the mean over each sentence, and two classes."""
     words = fluid.layers.data("words", [1], "int64", lod_level=1)
     label = fluid.layers.data("label", [1], "int64")
     hidden = block(block(fluid.layers.embedding(words, [WORDS, WIDTH])))
@@ -33,14 +33,14 @@ def program() -> Any:
 
 
 def rows() -> list[tuple[np.ndarray, int]]:
-    """Sentences, most of them short."""
+    """Generate sentences, most of them short."""
     random = np.random.default_rng(0)
     lengths = np.clip(np.exp(random.normal(2.4, 0.7, SENTENCES)), 2, LONGEST).astype(int)
     return [(random.integers(0, WORDS, n), int(random.integers(0, 2))) for n in lengths]
 
 
 def train(buckets: list[int] | None, sentences: list[Any], epochs: int = EPOCHS) -> fluid.Trainer:
-    """Train, and test after each epoch on as many sentences again."""
+    """Train, and test on the training sentences after each epoch."""
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets)
     reader = fluid.reader.bucket_by_length(fluid.reader.shuffle(sentences, len(sentences), seed=0), BATCH)
     trainer.train(reader, num_epochs=epochs, test_reader=fluid.batch(sentences, BATCH))

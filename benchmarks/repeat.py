@@ -1,4 +1,4 @@
-"""Compiling deep nets: blocks by `layers.repeat`, and the same blocks in a loop of Python."""
+"""Compilation of deep nets: blocks by `layers.repeat`, and equal blocks in a Python loop."""
 
 import time
 from collections.abc import Callable

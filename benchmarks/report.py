@@ -3,8 +3,8 @@
     python benchmarks/run.py mlp | python benchmarks/report.py "By hand"
     python benchmarks/report.py
 
-The first command replaces the rows of the section by the rows read from stdin, by their names, and adds new rows. The
-second one only draws and writes again.
+The first command reads rows from stdin, replaces the rows of the section that have the same names, and adds the other
+rows. The second command only writes README.md and `ratios.svg`.
 """
 
 import pathlib
@@ -39,7 +39,7 @@ PLOTTED = {
 
 
 class Figure(NamedTuple):
-    """One row of a table: its line, and how many times as fast as the peer fluid is, as quartiles and median."""
+    """A row of a table: its line, and the speed of fluid relative to the peer (quartiles and median)."""
 
     line: str
     speed: tuple[float, float, float]
@@ -75,7 +75,7 @@ def merged(text: str, section: str, new: dict[str, Figure]) -> str:
 
 
 def draw(figures: dict[str, Figure]) -> None:
-    """Draw how many times as fast as each peer fluid is, with quartiles, on a logarithmic axis."""
+    """Draw the speed of fluid relative to each peer, with quartiles, on a logarithmic axis."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -103,7 +103,7 @@ def draw(figures: dict[str, Figure]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Save the rows of stdin in the named section, if a section is named; then write the ten rows and the picture."""
+    """Save the rows of stdin in the named section, if a section is named, and write the ten rows and the picture."""
     if arguments:
         new = read(sys.stdin.read())
         if not new:

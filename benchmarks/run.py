@@ -1,4 +1,4 @@
-"""Fluid beside hand-written JAX + optax on this machine: `make bench` or `python benchmarks/run.py mlp --rounds 9`."""
+"""Compare fluid with hand-written JAX and optax: `make bench` or `python benchmarks/run.py mlp --rounds 9`."""
 
 import argparse
 import importlib

@@ -1,12 +1,12 @@
-"""Models behind HTTP: fluid's server beside a bare uvicorn handler that calls the jitted function of the same artifact.
+"""Models over HTTP: fluid's server beside a bare uvicorn handler that calls the jitted function of the model.
 
     python benchmarks/serving.py --rounds 5 --seconds 5
 
-Each server is a process of its own, and so are the clients: connections that are kept, each of which asks for one row,
-as a binary tensor of the Open Inference Protocol, and asks again when it has the answer (`load.py`). The handler reads
-the same request and gives the same answer, as one writes that by hand: it checks nothing, has no limits, no log, no
-metrics, and computes each request as it comes. Cold starts are timed from the start of the process to the first time
-that it is ready.
+Each server runs in a separate process, and all clients run in another process (`load.py`). A client keeps its
+connection open, sends one row as a binary tensor of the Open Inference Protocol, and sends the next request after the
+response. The hand-written handler reads the same request and returns the same response. The handler checks nothing, has
+no limits, no log and no metrics, and computes each request separately. A cold start is measured from the start of the
+process until the server is ready.
 """
 
 import argparse
@@ -37,17 +37,17 @@ from fluid.serving import protocol
 
 
 def wide_program() -> Any:
-    """784-4096-4096-10, whose 20 million parameters are read once for each batch, however many rows it has."""
+    """Return a perceptron 784-4096-4096-10, which reads its 20 million parameters once for each batch of any size."""
     hidden = fluid.layers.data(name="x", shape=[784])
     for _ in range(2):
         hidden = fluid.layers.fc(hidden, size=4096, act="relu")
     return fluid.layers.fc(hidden, size=10, act="softmax")
 
 
-# Fluid's server, the handler by hand and the model alone compute in the thread that asks for it.
+# fluid's server, the hand-written handler and the model alone compute in the thread of the caller.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
-# Their programs, and the shape of a row.
+# the program of each model, and the shape of a row
 MODELS = {"LeNet": (LENET.inference_program, LENET.shape), "perceptron": (wide_program, (784,))}
 
 
@@ -92,7 +92,7 @@ def bare(path: str) -> None:
 
 
 def by_function(params: str) -> None:
-    """fluid's server, for the program function and a file of parameters."""
+    """Run fluid's server for the program function of LeNet and a parameter file."""
     inferencer = fluid.Inferencer(LENET.inference_program, param_path=params)
     server = serving.Server({"model": inferencer}, port=0)
     print(server.url, flush=True)
@@ -142,7 +142,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def check(url: str, request: bytes, wanted: np.ndarray) -> None:
-    """Decode one answer, and compare it with the model's."""
+    """Decode one response, and compare it with the result of the model."""
     head, _, body = exchange(address_of(url), request).partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"inference-header-content-length:")[2].split(b"\r\n")[0])
     (found,) = protocol.read_response(body, length).outputs
@@ -150,7 +150,7 @@ def check(url: str, request: bytes, wanted: np.ndarray) -> None:
 
 
 def forward(name: str, path: str) -> None:
-    """Print how long the model alone takes for a row, in a batch of one and of 64: the most that batching can give."""
+    """Print the time of the model alone per row, in batches of 1 and 64: the upper bound for the gain by batching."""
     program = export.load(path).program()
     arrays = program.init(jax.random.key(0))
     call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
@@ -163,7 +163,7 @@ def forward(name: str, path: str) -> None:
 
 
 def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
-    """Print what both servers do with 1, with 4 and with 64 connections; they take turns."""
+    """Print the figures of both servers with 1, 4 and 64 connections, measured alternately."""
     row = np.random.default_rng(0).normal(size=(1, *MODELS[name][1])).astype("float32")
     request = request_of(row)
     (wanted,) = fluid.Inferencer(param_path=path).infer({"x": row})
@@ -194,7 +194,7 @@ def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
 
 
 def cold_start(path: str, params: str, rounds: int) -> None:
-    """Print how long it takes until the server is ready, with the artifact and with the program function."""
+    """Print the time until the server is ready, with the exported model and with the program function."""
     commands = {
         "artifact": ("-m", "fluid", "serve", f"model={path}", "--port", "0"),
         "function and parameters": (__file__, "--by-function", params),

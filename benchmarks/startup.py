@@ -1,9 +1,9 @@
-"""From the start of a process to its first training step, and to its first answer; without and with kept compilations.
+"""Time from the start of a process to its first training step or inference, with an empty and a full compilation cache.
 
-Each peer has an empty folder for what it compiles, which its second process finds full: fluid as it has one by default,
-the hand-written one by the settings of JAX that keep everything. First values are made by NumPy there. The minibatch of
-a late step takes a second to read. The clocks "wall" and "CPU" stop when the step or the answer is there, and "process"
-when the process has ended.
+The first process of each peer starts with an empty cache, and its second process with a full cache. fluid uses its
+default cache; the hand-written code uses JAX's cache, with the settings that store every program. The hand-written code
+draws initial values with NumPy. The minibatch of a late step takes a second to read. The clocks "wall" and "CPU" stop
+after the step or the inference, and "process" stops at the end of the process.
 """
 
 import argparse
@@ -41,10 +41,10 @@ def process(script: str, *arguments: str, folder: str, source: str | None = None
 
 
 def reached(*arguments: str, folder: str, source: str | None = None) -> dict[str, float]:
-    """Seconds by clock that `first_step.py` takes; arguments as for `process`.
+    """Run `first_step.py`, and return its seconds by clock; the arguments are the arguments of `process`.
 
-    "wall" and "CPU" end when it has reached what it is for, and "process" ends with it; "CPU, imported" begins behind
-    the imports, and has in it what fluid loads on use.
+    "wall" and "CPU" stop after the step or the inference, and "process" stops at the end of the process. "CPU,
+    imported" starts after the imports, and includes the modules that fluid imports on first use.
     """
     start = time.time()
     whole, printed = process("first_step.py", *arguments, folder=folder, source=source)
@@ -53,7 +53,7 @@ def reached(*arguments: str, folder: str, source: str | None = None) -> dict[str
 
 
 def starts(peer: str, net: str) -> Figures:
-    """Return the seconds of first steps and answers, each with an empty and a filled cache, by clock."""
+    """Return the seconds of first steps and first inferences, each with an empty and a full cache, by clock."""
     found: Figures = {}
     with tempfile.TemporaryDirectory() as place:
         parameters = str(pathlib.Path(place) / "parameters.npz")
@@ -66,13 +66,13 @@ def starts(peer: str, net: str) -> Figures:
 
 
 def encoder(buckets: str, source: str | None = None) -> float:
-    """Seconds of the ragged encoder in a process that finds nothing compiled; `source` as for `process`."""
+    """Return the seconds of the ragged encoder with an empty cache; `source` is a folder with another fluid."""
     with tempfile.TemporaryDirectory() as place:
         return process("ragged_encoder.py", buckets, folder=f"{place}/fluid", source=source)[0]
 
 
 def alone(net: str, rounds: int, beside: str = "hand") -> list[Row]:
-    """Measure only the first step of one net without cache, compared with another peer: more starts in less time."""
+    """Measure only the first step of one net with an empty cache, compared with the peer `beside`."""
 
     def start(peer: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:

@@ -1,10 +1,10 @@
-"""Layers on a CPU beside PyTorch, at the sizes of real nets, to find those that are far slower.
+"""Layers on a CPU compared with PyTorch, at the sizes of real nets, to find slow layers.
 
     OMP_WAIT_POLICY=passive python benchmarks/survey.py [conv2d pool2d ...] [--seconds 4] [--above 0]
 
 Each row is the least wall time of a call, in training: forward alone, and forward with the gradients of the inputs and
-the parameters. The variants take turns. PyTorch is eager and has as many threads as there are cores. Where PyTorch has
-no such layer, the peer is written in its operations, or there is none.
+the parameters. The variants run alternately. PyTorch is eager and has one thread for each core. If PyTorch has no such
+layer, the peer combines operations of PyTorch, or is missing.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads of PyTorch that spin would take the cores from XLA
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads of PyTorch would take the cores from XLA
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +44,9 @@ class Case(NamedTuple):
     """One layer at one size.
 
     Attributes:
-      layer: declares its feeds and returns the result of the layer.
+      layer: a function that declares its feeds and returns the result of the layer.
       feeds: arrays, or `Rows`, by name.
-      peer: the same in PyTorch, a function of the feeds in their order; a module has parameters. None if there is none.
+      peer: the layer in PyTorch, a function of the feeds in their order, or a module with parameters; None without one.
       gradient: whether the layer is differentiable.
     """
 
@@ -101,7 +101,7 @@ def permuted(peer: Peer) -> Peer:
 
 
 def images() -> dict[str, Case]:
-    """Return the layers of images; each is measured with the channels first and, where it can, last."""
+    """Return the layers of images, with the channels first and, if the layer supports it, with the channels last."""
     found: dict[str, Case] = {}
 
     def add(what: str, layer: Callable[..., Any], x: np.ndarray, peer: Peer, last: Callable[..., Any] | None) -> None:
@@ -231,9 +231,9 @@ def temporal_shift(x: Any) -> Any:
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer of PyTorch with the projection of its input left to a layer before, as in fluid.
+    """A recurrent layer of PyTorch, as the peer of a layer whose input an `fc` has projected.
 
-    PyTorch projects inside, and so has that product in addition; it is of the size of fluid's `fc` before the layer.
+    PyTorch projects the input inside the layer, so PyTorch computes one more product, of the size of fluid's `fc`.
     """
 
     def __init__(self, kind: Callable[..., nn.Module], width: int, **given: Any):
@@ -259,7 +259,7 @@ class Attention(nn.Module):
 
 
 class Crf(nn.Module):
-    """The cost of tags by a linear chain, as a loop over the steps."""
+    """The loss of tags of a linear-chain conditional random field, as a loop over the steps."""
 
     def __init__(self, tags: int):
         super().__init__()
@@ -382,7 +382,7 @@ class Squeezed(nn.Module):
 
 
 class Over(nn.Module):
-    """A convolution over the second dimension in the place of the last."""
+    """A convolution over the second dimension instead of the last."""
 
     def __init__(self, inner: nn.Module):
         super().__init__()
@@ -423,7 +423,7 @@ def levenshtein(x: Any, y: Any) -> Any:
 
 
 class Sampled(nn.Module):
-    """The cost of classes beside drawn ones: a table of weights, of which the drawn rows are read."""
+    """The loss of true classes against drawn classes, which reads only the drawn rows of the weights."""
 
     def __init__(self, classes: int, width: int, count: int):
         super().__init__()
@@ -440,7 +440,7 @@ class Sampled(nn.Module):
 
 
 class Tree(nn.Module):
-    """The cost of classes in a balanced binary tree, by the rows of the inner nodes on their paths."""
+    """The loss of classes in a balanced binary tree, which reads the rows of the inner nodes on their paths."""
 
     def __init__(self, classes: int, width: int):
         super().__init__()
@@ -616,7 +616,7 @@ def plain() -> dict[str, Case]:
 
 
 class Deformable(nn.Module):
-    """The deformable convolution of torchvision, with filters of its own."""
+    """The deformable convolution of torchvision, with trainable filters."""
 
     def __init__(self, channels: int, count: int):
         super().__init__()
@@ -770,7 +770,7 @@ def floating(array: Any) -> bool:
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes a function and its gradient for given output gradients.
 
-    For constant ones, XLA would compute the gradients of linear functions when it compiles.
+    With constant output gradients, XLA would compute the gradients of linear functions during compilation.
     """
 
     def call(floats: Any, rest: Any, slopes: Any) -> Any:
@@ -846,7 +846,7 @@ def by_torch(case: Case) -> dict[str, Callable[[], Any]]:
 
 
 def least(calls: Mapping[Any, Callable[[], Any]], seconds: float) -> dict[Any, float]:
-    """Return the least milliseconds of each call, which take turns for some seconds, after one call each."""
+    """Run the calls alternately for `seconds`, after a warm-up call each, and return the least milliseconds of each."""
     for call in calls.values():
         call()
     found = dict.fromkeys(calls, np.inf)
@@ -876,7 +876,7 @@ def main() -> None:
             ours, theirs = by_fluid(case), by_torch(case)
             calls = {("fluid", name): call for name, call in ours.items()}
             found = least(calls | {("PyTorch", name): call for name, call in theirs.items()}, given.seconds)
-        except Exception as error:  # one row that fails must not cost the others
+        except Exception as error:  # a row that fails must not stop the other rows
             print(f"| {what} | {type(error).__name__}: {str(error).splitlines()[0]} | | | |", flush=True)
             continue
         for name in ours:

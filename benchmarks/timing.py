@@ -1,4 +1,4 @@
-"""Helpers for all benchmarks: rounds in which the peers take turns, and the table of their medians."""
+"""Helpers for all benchmarks: rounds that run the peers alternately, and the table of their medians."""
 
 import statistics
 import sys
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """One line of the report: the name of the measurement, and a number per peer and round."""
+    """A line of the report: the name of the measurement, and a number for each peer and round."""
 
     what: str
     unit: str
@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 def interleave(peers: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Let the peers take turns, A B, B A, A B, ..., after one round each that does not count."""
+    """Run the peers alternately, A B, B A, A B, ..., after one uncounted warm-up round."""
     for measure in peers.values():
         measure()
     numbers: dict[str, list[T]] = {name: [] for name in peers}
@@ -33,7 +33,7 @@ def interleave(peers: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, l
 
 
 def rate(steps: int, work: Callable[[], object]) -> float:
-    """Return the steps per second of some work of `steps` steps."""
+    """Run `work`, which makes `steps` steps, and return the steps per second."""
     start = time.perf_counter()
     work()
     return steps / (time.perf_counter() - start)

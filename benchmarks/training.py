@@ -1,4 +1,4 @@
-"""Training loops of fluid and by hand: same model, same arrays, same batches, same optimizer."""
+"""Training loops of fluid and by hand, with equal models, arrays, batches and optimizers."""
 
 import functools
 from collections.abc import Callable
@@ -18,8 +18,8 @@ class Setup(NamedTuple):
     """The training settings of both peers.
 
     Attributes:
-      by_fluid: fluid's optimizer.
-      by_hand: optax's.
+      by_fluid: the optimizer of fluid.
+      by_hand: the optimizer of optax.
       batch: the number of examples of a step.
       read_every: the number of steps between two reads of a loss.
     """
@@ -36,7 +36,7 @@ Train = Callable[[int], list[float]]
 
 
 def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = ADAM) -> tuple[fluid.Trainer, Train]:
-    """Return a trainer, and a function that trains for a number of epochs and returns the losses read on the way."""
+    """Return a trainer, and a function that trains for a number of epochs and returns the losses that it reads."""
     trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid)
     reader = fluid.reader.arrays({"x": x, "label": labels}, batch_size=setup.batch, shuffle=True, seed=0)
 

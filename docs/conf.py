@@ -32,6 +32,7 @@ html_theme_options = {"home_page_in_toc": True, "show_navbar_depth": 1, "show_to
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 nb_execution_mode = "cache"  # runs the tutorials, which are notebooks; the tests run the blocks of all other pages
+nb_execution_in_temp = True  # tutorials write files
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -61,15 +62,16 @@ def _plain(app, what, name, value, options, lines):
 
 
 def _signature(app, what, name, value, options, signature, returned):
-    if signature == "(*args, **kwargs)":  # the metaclass of a class says this
-        arguments = inspect.signature(value).parameters.values()
+    # The metaclass of a class says "(*args, **kwargs)". The site hides the arguments that `help()` hides.
+    if signature == "(*args, **kwargs)" or hasattr(value, "no_effect"):
+        found = inspect.signature(value)
+        arguments = [a for a in getattr(found, "shown", found).parameters.values() if a.name != "self"]
         signature = str(inspect.Signature([a.replace(annotation=inspect.Parameter.empty) for a in arguments]))
     return signature, returned
 
 
 def _linked(app, name, source):
     path = pathlib.Path(app.srcdir, f"{name}.md")
-    source[0] = generated.without_empty_globs(source[0], path.parent)
     if path.parent == pathlib.Path(app.srcdir):
         source[0] = generated.linked(source[0], path)
     if path.parent.name == "coming-from":

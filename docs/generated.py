@@ -1,19 +1,24 @@
 """Write the generated pages of the site: the reference, and pages of files outside of `docs/`.
 
-The reference has a page for each family of names, from their docstrings, and an index of layers, which also has their
-names in other libraries. A page of more than 120 lines becomes several. Links in other
+The reference has a page for each family of names, from their docstrings, and two indexes with names of other
+libraries: of layers, and of classes and functions. A page of more than 120 lines becomes several. Links in other
 files are changed to links between pages; a link to a file that is no page becomes the path of the file.
 """
 
 import csv
+import functools
 import importlib
 import inspect
 import io
 import pathlib
 import re
 import types
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import fluid
+from fluid.compat.name_hints.fluid_names import FLUID_2018
+from fluid.compat.name_hints.table import OTHER_LIBRARIES
 
 # Families of layers: a title, and the modules below `fluid.layers` whose functions a page has.
 FAMILIES = {
@@ -40,6 +45,28 @@ FAMILIES = {
     "detection-heads": ("Detection: heads and losses", ["detection"]),
     "schedule": ("Learning-rate schedules", ["lr"]),
 }
+# Classes with a page each, by the name of the page. The page also has the methods of their bases, which have no page.
+CLASSES = {
+    "trainer": "Trainer",
+    "history": "History",
+    "inferencer": "Inferencer",
+    "session": "Session",
+    "loop": "Loop",
+    "population": "Population",
+    "online-trainer": "OnlineTrainer",
+}
+# Names of `fluid` for programs that were written for PaddlePaddle Fluid.
+NAMES_OF_2018 = [
+    "CPUPlace",
+    "CUDAPlace",
+    "DataFeeder",
+    "LoDTensor",
+    "create_lod_tensor",
+    "create_random_int_lodtensor",
+    "data",
+    "embedding",
+    "one_hot",
+]
 MODULES = {
     "fluid": ("Programs, training and inference", fluid),
     "optimizer": ("Optimizers", fluid.optimizer),
@@ -52,6 +79,7 @@ MODULES = {
     "nets": ("Compositions of layers", fluid.nets),
     "io": ("Files", fluid.io),
     "distributed": ("Several processes", fluid.distributed),
+    "debug": ("Debugging", fluid.debug),
     "errors": ("Errors", fluid.errors),
 }
 
@@ -80,6 +108,8 @@ def write(docs: pathlib.Path) -> None:
     for name, (path, *part) in ADOPTED.items():
         texts |= _divided(name, _adopted(docs.parent, path, *part))
     pages = {f"{name}.md": text for name, text in texts.items()} | {"reference/layers.csv": _table_of_layers()}
+    pages["reference/names.csv"] = table_of_names(OTHER_LIBRARIES, OWNERS)
+    pages["reference/names-2018.csv"] = table_of_names(FLUID_2018, list(FLUID_2018))
     for folder in ("start", "inside", "reference"):
         for old in (docs / folder).glob("*.md"):
             if f"{folder}/{old.name}" not in pages:
@@ -163,20 +193,6 @@ def paired(text: str) -> str:
     return f"---\nhtml_theme.sidebar_secondary.remove: true\n---\n{pairs}"
 
 
-def without_empty_globs(text: str, folder: pathlib.Path) -> str:
-    """Return the Markdown text of a page in `folder` without the entries of a `toctree` that match no page.
-
-    Sphinx warns about these entries, and has no setting for this warning.
-    """
-    docs = pathlib.Path(__file__).parent
-
-    def kept(found: re.Match[str]) -> str:
-        root, pattern = found.groups()
-        return found.group(0) if any((docs if root else folder).glob(f"{pattern}.md")) else ""
-
-    return re.sub(r"(?m)^(/?)([\w/-]+\*)\n", kept, text)
-
-
 def _adopted(root: pathlib.Path, path: str, start: str, end: str, title: str) -> str:
     """Return the text between two headings of a file outside of `docs/`; a title replaces the first heading."""
     text = (root / path).read_text(encoding="utf-8")
@@ -186,17 +202,39 @@ def _adopted(root: pathlib.Path, path: str, start: str, end: str, title: str) ->
     return linked(part, root / path)
 
 
+class Group(NamedTuple):
+    """A group of names with one page of docstrings, or several: the name of the page, its title, and their module."""
+
+    page: str
+    title: str
+    owner: str
+    names: list[str]
+
+
+def groups() -> list[Group]:
+    """Return all names of the reference in groups; a name with several modules is in one group."""
+    found = [
+        Group(f"layers-{family}", f"Layers: {title[0].lower()}{title[1:]}", "fluid.layers", _layers_of(family))
+        for family, (title, _) in FAMILIES.items()
+    ]
+    found += [Group(page, name, "fluid", [name]) for page, name in CLASSES.items()]
+    of_2018 = Group("fluid-2018", "Names for PaddlePaddle Fluid programs of 2018", "fluid", NAMES_OF_2018)
+    shown = {id(getattr(fluid, name)) for name in (*CLASSES.values(), *NAMES_OF_2018)}
+    for page, (title, module) in MODULES.items():
+        values = {n: getattr(module, n) for n in _public(module)}
+        names = [n for n, value in values.items() if _has_page(n, value) and id(value) not in shown]
+        shown.update(id(values[n]) for n in names)
+        found.append(Group(page, title, module.__name__, names))
+    return [*found, of_2018]
+
+
 def _reference() -> dict[str, str]:
+    """Return the text of each page of the reference, by the name of the page."""
     pages = {"reference/layers": INDEX}
-    layers = {family: (title, _layers_of(family)) for family, (title, _) in FAMILIES.items()}
-    for family, (title, names) in layers.items():
-        pages |= _pages(f"reference/layers-{family}", f"Layers: {title[0].lower()}{title[1:]}", "fluid.layers", names)
-    shown: set[int] = set()
-    for name, (title, module) in MODULES.items():
-        found = {n: getattr(module, n) for n in _public(module)}
-        names = [n for n, value in found.items() if _has_page(n, value) and id(value) not in shown]
-        shown.update(id(found[n]) for n in names)
-        pages |= _pages(f"reference/{name}", title, module.__name__, names)
+    for page, *rest in groups():
+        pages |= _pages(f"reference/{page}", *rest)
+    title, _, names = pages["reference/fluid-2018"].partition("\n\n")
+    pages["reference/fluid-2018"] = f"{title}\n\n{ABOUT_2018}\n{names}{TABLE_OF_2018}"
     modules = "\n".join(name.removeprefix("reference/") for name in pages if "/layers" not in name)
     return pages | {"reference/names": NAMES.format(modules=modules)}
 
@@ -209,7 +247,105 @@ The Trainer and its events, optimizers, initializers, readers, handlers (callbac
 :maxdepth: 2
 {modules}
 ```
+
+## Names of other libraries
+
+Search for a name of Keras, PyTorch, Lightning or optax, such as `DataLoader`, `callbacks`,
+`ModelCheckpoint`, `Adam`. Names with a dot are methods and attributes of a model or a trainer.
+Layers have [an index of their own](layers.md).
+
+```{{csv-table}}
+:file: names.csv
+:header: elsewhere, in fluid
+:widths: 30 70
+```
 """
+ABOUT_2018 = """Programs for PaddlePaddle Fluid use these names; new programs do not need them.
+[Run a PaddlePaddle Fluid program](/from-fluid.md) shows how to run an old program.
+"""
+TABLE_OF_2018 = """## Names that fluid does not have
+
+`fluid.static` has many of the names in this table.
+
+```{csv-table}
+:file: names-2018.csv
+:header: in PaddlePaddle Fluid, in fluid
+:widths: 30 70
+```
+"""
+# Owners in the table of hints whose names are in the index. Of a name with two owners, the index has the first.
+OWNERS = ["fluid.handlers", "fluid.reader", "fluid.optimizer", "fluid", "Trainer"]
+
+
+def table_of_names(hints: Mapping[str, Mapping[str, str]], owners: Sequence[str]) -> str:
+    """Return the names of other libraries and their equivalents in fluid, as CSV with two columns of Markdown.
+
+    Args:
+      hints: dicts of names and advice, by owner.
+      owners: the owners in the table.
+    """
+    found: dict[str, str] = {}
+    for owner in owners:
+        for name, advice in hints[owner].items():
+            found.setdefault(f".{name}" if owner == "Trainer" else name, advice)
+    anchors = {id(getattr(importlib.import_module(g.owner), n)): f"{g.owner}.{n}" for g in groups() for n in g.names}
+    text = io.StringIO()
+    writer = csv.writer(text)
+    for name in sorted(found, key=lambda name: name.lstrip(".").lower()):
+        writer.writerow([f"`{name}`", _as_markdown(found[name], anchors)])
+    return text.getvalue()
+
+
+# Heads of code in advice, such as `fluid.batch` and `num_epochs=`.
+CODE = re.compile(r"(?<![\w.])(?:(?:fluid|layers|trainer|session|event|optax|jax)\.\w|\w+=(?!=))")
+
+
+def _as_markdown(advice: str, anchors: Mapping[int, str]) -> str:
+    """Return the advice of a hint as Markdown: code in backquotes, with a link for names of the reference.
+
+    Args:
+      advice: the text of the hint.
+      anchors: the name in the reference of each function and class, by its id.
+    """
+    text, at = "", 0
+    while found := CODE.search(advice, at):
+        end = _end_of_code(advice, found.start())
+        code = advice[found.start() : end]
+        anchor = _anchor(re.match(r"[\w.]*", code)[0], anchors)
+        text += _without_markup(advice[at : found.start()]) + (f"[`{code}`]({anchor})" if anchor else f"`{code}`")
+        at = end
+    return text + _without_markup(advice[at:])
+
+
+def _end_of_code(advice: str, start: int) -> int:
+    """Return the index after the code that begins at `start`: spaces and commas belong to the code within brackets."""
+    depth = 0
+    for i, char in enumerate(advice[start:], start):
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0 or depth == 0 and char in " ,;:":
+            return i
+    return len(advice)
+
+
+def _without_markup(text: str) -> str:
+    """Return prose with escapes for characters of Markdown; code in backquotes stays as it is."""
+    return "".join(
+        f"`{part}`" if i % 2 else re.sub(r"([*_<\[\]])", r"\\\1", part) for i, part in enumerate(text.split("`"))
+    )
+
+
+def _anchor(path: str, anchors: Mapping[int, str]) -> str:
+    """Return the target of a link to a name such as `fluid.batch` or `trainer.train`; "" if the name has no page."""
+    owner, _, rest = path.partition(".")
+    kinds = {"trainer": "Trainer", "session": "Session"}
+    if owner in kinds:
+        method = rest.partition(".")[0]
+        return f"#fluid.{kinds[owner]}.{method}" if hasattr(getattr(fluid, kinds[owner]), method) else ""
+    if owner not in ("fluid", "layers") or not rest:
+        return ""
+    value = functools.reduce(getattr, path.removeprefix("fluid.").split("."), fluid)
+    pages = {id(module): page for page, (_, module) in MODULES.items()} | {id(fluid.layers): "layers"}
+    return f"{pages[id(value)]}.md" if id(value) in pages else f"#{anchors[id(value)]}" if id(value) in anchors else ""
 
 
 def _public(module: types.ModuleType) -> list[str]:
@@ -221,7 +357,7 @@ def _public(module: types.ModuleType) -> list[str]:
 def _has_page(name: str, value: object) -> bool:
     """Return whether a value is a function or class of fluid with a docstring; a second name of a class has no page."""
     home = getattr(value, "__module__", "")
-    if inspect.isclass(value) and value.__name__ != name:
+    if inspect.ismodule(value) or inspect.isclass(value) and value.__name__ != name:
         return False
     return callable(value) and home.startswith("fluid") and bool(inspect.getdoc(value))
 
@@ -255,6 +391,9 @@ def _pages(name: str, title: str, owner: str, names: list[str]) -> dict[str, str
 def _page(title: str, owner: str, names: list[str]) -> str:
     """Return a page of docstrings, in Markdown; each name takes five lines."""
     blocks = []
+    if names == [title]:  # a class with a page
+        block = f".. autoclass:: {owner}.{title}\n   :members:\n   :inherited-members:"
+        return f"# {title}\n\n```{{eval-rst}}\n{block}\n```\n"
     for name in names:
         value = getattr(importlib.import_module(owner), name)
         kind = "autoclass" if inspect.isclass(value) else "autofunction"

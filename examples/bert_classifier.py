@@ -1,8 +1,8 @@
 """A BERT classifier (Devlin et al., 2018) with the weights of Hugging Face, fine-tuned on sentences.
 
-The file is `model.safetensors` or `pytorch_model.bin` of a BertForSequenceClassification; or of a BertModel, and then
-the head starts at random. Sentences are lists of ids, from a tokenizer such as the one of transformers. The sentences
-here are generated: the class says which of two words is more frequent. Run
+The file is `model.safetensors` or `pytorch_model.bin` of a BertForSequenceClassification or a BertModel. With a
+BertModel, the head starts with random weights. Sentences are lists of ids, for example from a tokenizer of
+transformers. These sentences are generated, and the class is the more frequent one of two words. Run
 
     python examples/bert_classifier.py
     python examples/bert_classifier.py --weights model.safetensors --heads 12
@@ -16,8 +16,8 @@ import numpy as np
 import fluid
 from fluid import layers
 
-# Matrices of PyTorch's Linear are [out, in], so they are transposed. Files of BertForSequenceClassification say
-# "bert.encoder...", files of BertModel say "encoder...".
+# Matrices of PyTorch's Linear are [out, in], so they are transposed. Names in files of BertForSequenceClassification
+# begin with "bert.encoder", and names in files of BertModel begin with "encoder".
 TABLE = {
     "*embeddings.word_embeddings.weight": "words",
     "*embeddings.position_embeddings.weight": "positions",
@@ -44,7 +44,7 @@ TABLE = {
     "*pooler.dense.bias": "pooler.b_0",
 }
 HEAD = {"classifier.weight": ("classifier.w_0", "transpose"), "classifier.bias": "classifier.b_0"}
-IGNORE = ["*position_ids"]  # of old files
+IGNORE = ["*position_ids"]  # only in old files
 SMALL = {"count": 40, "positions": 32, "depth": 2, "size": 32, "hidden": 64}
 
 
@@ -101,7 +101,7 @@ def train_program(classes=2, **sizes):
 
 
 def sizes_of(weights):
-    """Compute the sizes of a net from the shapes of its weights; the number of heads leaves no trace in them."""
+    """Compute the sizes of a net from the shapes of its weights, which do not depend on the number of heads."""
     shapes = {name.removeprefix("bert."): array.shape for name, array in weights.items()}
     return {
         "count": shapes["embeddings.word_embeddings.weight"][0],

@@ -1,7 +1,7 @@
-"""Transcribe handwritten numbers: a recurrent net learns from strips of digits and their transcriptions alone.
+"""Transcribe handwritten numbers: a recurrent net learns from strips of digits and their transcriptions.
 
-The strips are generated: digits of scikit-learn side by side, some pushed into each other, some far apart. The data
-do not mark the start of a digit; the CTC loss finds the alignment. Test strips use digits held out of training. Run
+The strips are generated from digits of scikit-learn, some of which overlap or have gaps. The data do not mark the start
+of a digit; the CTC loss finds the alignment. Test strips use digits that are not in the training strips. Run
 
     python examples/ctc_digits.py
 """

@@ -1,4 +1,4 @@
-"""Linear regression: how diabetes progresses within a year, from ten measurements of a patient.
+"""Linear regression: predict the progression of diabetes within a year from ten measurements of a patient.
 
 The data are the 442 patients that come with scikit-learn. Run `python examples/fit_a_line.py`.
 """

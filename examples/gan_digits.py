@@ -1,12 +1,12 @@
 """A GAN that draws handwritten digits: two programs, each with its own optimizer, in one Trainer.
 
 The generator draws an image of a requested digit from noise; the discriminator distinguishes generated images from the
-real digits of scikit-learn. Training alternates, with a step of each. `--loop session` trains in a custom loop over a
-Session, with identical results bit by bit. Run
+real digits of scikit-learn. Training alternates between a step of each. `--loop session` trains in a custom loop over a
+Session, with bit-identical results. Run
 
     python examples/gan_digits.py
     python examples/gan_digits.py --loop session
-    python examples/gan_digits.py --checkpoints here   # may be killed and run again, and ends with the same bits
+    python examples/gan_digits.py --checkpoints here   # after a kill, run it again; it ends with the same bits
 """
 
 import argparse
@@ -68,7 +68,7 @@ def discriminator():
 
 
 def generator():
-    """Train the generator to draw images that the discriminator takes for real."""
+    """Train the generator to draw images that the discriminator classifies as real."""
     digit = layers.data("digit", shape=[1], dtype="int64")
     return {"loss": surprise(realness(draw(digit), digit), 1.0)}
 
@@ -121,7 +121,7 @@ def train_by_hand(reader, num_epochs):
 
 
 def nearest(images, known, digits):
-    """Return for each image the digit of the nearest known one, and its distance."""
+    """Return the digit of the nearest known image, and its distance, for each image."""
     distances = np.linalg.norm(images[:, None] - known[None], axis=2)
     return digits[distances.argmin(1), 0], distances.min(1)
 

@@ -1,8 +1,8 @@
-"""GPT-2 (Radford et al., 2019) with the weights of Hugging Face, and the texts that it continues.
+"""Continue texts with GPT-2 (Radford et al., 2019) and the weights of Hugging Face.
 
-The file is `model.safetensors` or `pytorch_model.bin` of a model such as openai-community/gpt2. Its shapes are the
-sizes of the net. Texts are lists of ids, from a tokenizer such as the one of transformers. Without a file, a small net
-with random weights writes. Run
+The file is `model.safetensors` or `pytorch_model.bin` of a model such as openai-community/gpt2. Its shapes
+determine the sizes of the net. Texts are lists of ids, for example from a tokenizer of transformers. Without a file, a
+small net with random weights writes texts. Run
 
     python examples/gpt2.py
     python examples/gpt2.py --weights model.safetensors --prompt 464 3280 318 --length 20
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import fluid
 from fluid import layers
 
-# Files of the whole model say "transformer.h.0...", files without the head say "h.0...". One matrix holds the three
-# projections of attention. All matrices are [in, out], as in fluid.
+# Names in files of the whole model begin with "transformer.h.0", and names in files without the head begin with "h.0".
+# One matrix contains the three projections of attention. All matrices are [in, out], as in fluid.
 TABLE = {
     "*wte.weight": "wte",
     "*wpe.weight": "wpe",
@@ -35,7 +35,7 @@ TABLE = {
     "*ln_f.weight": "ln_f.w_0",
     "*ln_f.bias": "ln_f.b_0",
 }
-IGNORE = ["lm_head.weight", "*.attn.bias", "*.attn.masked_bias"]  # the table of words again; masks of old files
+IGNORE = ["lm_head.weight", "*.attn.bias", "*.attn.masked_bias"]  # a copy of the word table, and masks in old files
 SMALL = {"count": 65, "positions": 32, "depth": 2, "size": 64, "heads": 4}
 
 

@@ -1,7 +1,7 @@
-"""Small colour images in ten classes: VGG-16 with batch normalisation, or ResNet-32.
+"""Classify small colour images in ten classes with VGG-16 and batch normalisation, or with ResNet-32.
 
-Given a directory with CIFAR-10 in its published binary format, it trains on that; otherwise on a small set of coloured
-shapes that it generates. By default the nets are narrowed so that a run takes about a minute. Run
+If `--data` names a directory with CIFAR-10 in its published binary format, the example trains on CIFAR-10. Otherwise
+the example trains on generated coloured shapes. By default the nets are narrow, so a run takes about a minute. Run
 
     python examples/image_classification.py --net resnet
     python examples/image_classification.py --net vgg --data cifar-10-batches-bin --width 1 --epochs 100
@@ -22,7 +22,7 @@ SHAPES = tuple(
     f"{color} {shape}" for shape in ("disc", "ring", "cross", "triangle", "checks") for color in ("red", "blue")
 )
 RECORD, BATCH = 1 + 3 * 32 * 32, 32
-BLOCKS = 5  # in each stage of the ResNet, which has 6 BLOCKS + 2 layers
+BLOCKS = 5  # the blocks of each stage of the ResNet, which has 6 * BLOCKS + 2 layers
 
 
 def read_cifar10(directory):
@@ -70,7 +70,7 @@ def generate(count, seed):
 
 
 def vgg(width):
-    """VGG-16 (Simonyan and Zisserman, 2014): thirteen convolutions in five groups, two hidden layers."""
+    """Return probabilities from VGG-16 (Simonyan and Zisserman, 2014): 13 convolutions in 5 groups, 2 hidden layers."""
     hidden = fluid.layers.data(name="image", shape=[3, 32, 32])
     for filters, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         hidden = fluid.nets.img_conv_group(
@@ -78,7 +78,7 @@ def vgg(width):
             conv_num_filter=[max(4, int(filters * width))] * count,
             conv_act="relu",
             conv_with_batchnorm=True,
-            conv_batchnorm_drop_rate=[0.3 * min(width, 1)] * (count - 1) + [0.0],  # the narrower, the less to drop
+            conv_batchnorm_drop_rate=[0.3 * min(width, 1)] * (count - 1) + [0.0],  # narrow nets need less dropout
             pool_size=2,
             pool_stride=2,
         )
@@ -90,7 +90,7 @@ def vgg(width):
 
 
 def resnet(width):
-    """ResNet-32 (He et al., 2015): three stages of blocks, each two convolutions and a way around them."""
+    """Return probabilities from ResNet-32 (He et al., 2015): 3 stages of blocks of 2 convolutions and a shortcut."""
 
     def conv_bn(x, filters, size, stride, act="relu"):
         x = fluid.layers.conv2d(x, filters, size, stride, padding=(size - 1) // 2, bias_attr=False)

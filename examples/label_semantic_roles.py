@@ -1,9 +1,9 @@
 """Label semantic roles in sentences with a deep recurrent net and a conditional random field.
 
-For one verb of a sentence, marked, it finds who acts, what is acted on, where and when. The sentences are generated
-from a small grammar (not CoNLL-2005): active and passive, with relative clauses that hold a second verb, so that a word
-alone says little of its role. The net follows Zhou and Xu (2015): stacked LSTMs, every second of which reads backwards.
-Run
+For one marked verb of a sentence, the net finds the agent, the patient, the place and the time. The sentences are
+generated from a small grammar (not CoNLL-2005). They are active or passive, with relative clauses that contain a second
+verb, so a word alone does not determine its role. The net follows Zhou and Xu (2015): stacked LSTMs in alternating
+directions. Run
 
     python examples/label_semantic_roles.py
     python examples/label_semantic_roles.py --depth 4 --hidden 64 --epochs 3
@@ -18,7 +18,7 @@ import numpy as np
 import fluid
 
 ROLES = ["agent", "patient", "place", "time", "verb"]
-TAGS = [f"{kind}-{role}" for role in ROLES for kind in "BI"] + ["O"]  # the order of the scheme IOB
+TAGS = [f"{kind}-{role}" for role in ROLES for kind in "BI"] + ["O"]  # in the order of the IOB scheme
 
 NOUNS = "dog cat girl boy teacher king farmer bird singer doctor baker clerk".split()
 ADJECTIVES = "old young tall small clever quiet".split()

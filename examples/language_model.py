@@ -1,7 +1,7 @@
 """A small language model: a transformer learns to predict the next character, and then writes text.
 
 The text is the English documentation that comes with Python, in `pydoc_data.topics`. All blocks are one scan over their
-stacked parameters, and all steps of writing are one compiled program, with a cache of the keys and values so far. Run
+stacked parameters. All steps of writing are one compiled program, with a cache of the previous keys and values. Run
 
     python examples/language_model.py
     python examples/language_model.py --layers 6 --size 256 --steps 2000

@@ -1,7 +1,7 @@
-"""Fine-tuning by low-rank adapters (Hu et al., 2021): a net that knows the digits 0 to 4 learns 5 to 9.
+"""Fine-tune a net with low-rank adapters (Hu et al., 2021): after the digits 0 to 4, the net learns 5 to 9.
 
-Only the adapters and the new head are trained. The adapters are then added to their matrices, and the plain net runs
-with the sums. Run
+Training updates only the adapters and the new head. Then the adapters are added to their matrices, and the net runs
+without adapters. Run
 
     python examples/low_rank_digits.py
 """
@@ -22,7 +22,7 @@ def net(param_attr=None):
 
 
 def train_program(trained, param_attr=None):
-    """Return loss and accuracy; `trained` says which parameters are trained."""
+    """Return loss and accuracy; `trained` selects the parameters to train."""
     label = layers.data("label", shape=[1], dtype="int64")
     guess = net(param_attr)
     loss = layers.mean(layers.cross_entropy(guess, label))

@@ -1,9 +1,11 @@
 """Translate dates in words to dates in digits: an encoder and a decoder with attention, and a beam search.
 
-"the third of march nineteen eighty seven" becomes "1987-03-03". The encoder reads the words in both directions; the
-decoder writes one character at a time, and looks back at the words that matter for it (Bahdanau, Cho and Bengio, 2015).
-While training, the decoder is a `DynamicRNN` over the true characters; then `beam_search` feeds it its own. The dates
-are generated, and those to test are none of those to learn from. Run `python examples/machine_translation.py`.
+"the third of march nineteen eighty seven" becomes "1987-03-03". The encoder reads the words in both directions. The
+decoder writes one character at a time, with attention to the words (Bahdanau, Cho and Bengio, 2015). In training, the
+decoder is a `DynamicRNN` over the true characters. In translation, `beam_search` feeds the written characters to the
+decoder. The dates are generated, and no test date is in the training data. Run
+
+    python examples/machine_translation.py
 """
 
 import argparse

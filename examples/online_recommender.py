@@ -1,8 +1,8 @@
-"""A recommender that learns from ratings as they arrive, while taste changes, and the server that answers from it.
+"""Train a recommender online on ratings as they arrive, while tastes change, and serve recommendations.
 
-The ratings are generated. Half-way through the stream the tastes of all people change (a drift). One process trains
-online and publishes versions, one serves them; this one sends ratings and asks for recommendations. It compares what is
-served in the end with the version before the drift, as if nobody had trained it any more. It needs
+The ratings are generated. In the middle of the stream, the tastes of all people change (a drift). One process trains
+online and publishes versions, and another process serves the versions. This process sends ratings and requests
+recommendations. The example compares the last served version with the version before the drift. It needs
 `pip install 'fluid-jax[serve]'`. Run
 
     python examples/online_recommender.py
@@ -29,7 +29,7 @@ NOISE = 0.3
 
 
 def train_program():
-    """Return the loss of ratings guessed by the product of user vector and movie vector, plus biases."""
+    """Return the loss of ratings, predicted by the product of user vector and movie vector, plus biases."""
     user = fluid.layers.data("user", shape=[1], dtype="int64")
     movie = fluid.layers.data("movie", shape=[1], dtype="int64")
     rating = fluid.layers.data("rating", shape=[1])
@@ -46,7 +46,7 @@ def optimizer():
 
 
 class People:
-    """Generated tastes, and ratings by them."""
+    """People with generated tastes, who rate movies."""
 
     def __init__(self, seed):
         self._random = np.random.default_rng(seed)

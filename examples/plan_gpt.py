@@ -65,5 +65,5 @@ def main(program=train_program, batch_size=256, meshes=MESHES, memory=80 * 10**9
 
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 256)  # before JAX looks what there is
+    jax.config.update("jax_num_cpu_devices", 256)  # before JAX initialises its devices
     main()

@@ -1,7 +1,7 @@
 """Learn a policy that balances a pole by REINFORCE with a baseline, in a custom loop over a Session.
 
 The environment is generated: the equations of a cart with a pole on it, 32 of them at a time, in NumPy. An episode ends
-when the pole falls or the cart leaves its track, and its return is the number of steps until then, 200 at most.
+when the pole falls or the cart leaves its track. The return is the number of steps until the end, 200 at most.
 
 Run with `python examples/policy_gradient.py`. It reaches a mean return above 150; random actions reach about 20.
 `--checkpoint-dir FOLDER` saves after every tenth iteration, and resumes from there on the next run.
@@ -48,7 +48,7 @@ class CartPole:
 
 
 class Player:
-    """A player of episodes, whose random numbers a checkpoint keeps."""
+    """A player of episodes, whose random state is saved in checkpoints."""
 
     def __init__(self, seed=0):
         self.rng = np.random.Generator(np.random.PCG64(seed))
@@ -65,7 +65,7 @@ class Player:
         """Play `count` episodes at once; `probabilities` returns `[count, 2]` for observations `[count, 4]`.
 
         Returns:
-          Arrays `[HORIZON, count, ...]`: observations, actions, and whether the episode was going on.
+          Arrays `[HORIZON, count, ...]`: observations, actions, and a mask that is True before the end of an episode.
         """
         carts = CartPole(count, self.rng)
         alive = np.ones(count, bool)

@@ -1,7 +1,7 @@
-"""Recognize digits with 32 trainings at once, eight learning rates with four seeds each, and draw the results.
+"""Recognize digits with a population of 32 trainings, eight learning rates with four seeds each; draw the results.
 
-The picture shows the best learning rate, and the influence of the seed. The net is a small convolutional one, the data
-are the 1797 digits of 8 x 8 points that come with scikit-learn. Run
+The picture shows the best learning rate, and the influence of the seed. The net is a small convolutional net. The data
+are the 1797 digits of 8 x 8 pixels that come with scikit-learn. Run
 
     python examples/population_digits.py
     python examples/population_digits.py --epochs 30 --picture rates.png

@@ -1,6 +1,6 @@
-"""Recognize handwritten digits: train a network, test it, save it, load it for inference and show its answers.
+"""Recognize handwritten digits: train a network, test it, save it, load it for inference and show its predictions.
 
-The data are the 1797 digits of 8 x 8 points that come with scikit-learn. Run
+The data are the 1797 digits of 8 x 8 pixels that come with scikit-learn. Run
 
     python examples/recognize_digits.py --net conv
     python examples/recognize_digits.py --net mlp --epochs 20 --save digits.params

@@ -1,7 +1,8 @@
 """Predict ratings of movies from the similarity of two towers, one for people and one for movies.
 
-Given a directory with MovieLens 1M (users.dat, movies.dat, ratings.dat), the model learns from it; otherwise from
-generated ratings, which depend on a few hidden tastes. A step updates only the rows of tables in its batch. Run
+If `--data` names a directory with MovieLens 1M (users.dat, movies.dat, ratings.dat), the model trains on MovieLens.
+Otherwise the model trains on generated ratings, which depend on a few hidden tastes. A step updates only the rows of
+tables in its batch. Run
 
     python examples/recommender_system.py
     python examples/recommender_system.py --data ml-1m --epochs 10

@@ -1,7 +1,7 @@
 """ResNet-50 (He et al., 2015) with the weights of torchvision.
 
-The file is one of `torch.save(torchvision.models.resnet50().state_dict(), path)`, such as resnet50-11ad3fa6.pth.
-Without a file, the weights are random. The image here is generated. Run
+`torch.save(torchvision.models.resnet50().state_dict(), path)` writes the file, for example resnet50-11ad3fa6.pth.
+Without a file, the weights are random. The images are generated. Run
 
     python examples/resnet50.py
     python examples/resnet50.py --weights resnet50-11ad3fa6.pth
@@ -14,7 +14,7 @@ import numpy as np
 import fluid
 from fluid import layers
 
-NORM = {"weight": "w_0", "bias": "b_0", "running_mean": "w_1", "running_var": "w_2"}  # of batch_norm, there and here
+NORM = {"weight": "w_0", "bias": "b_0", "running_mean": "w_1", "running_var": "w_2"}  # batch_norm
 TABLE = {
     "conv1.weight": "conv1.w_0",
     "layer{n}.{i}.conv{k}.weight": "layer{n}_{i}/conv{k}.w_0",
@@ -36,7 +36,7 @@ def conv_bn(x, filters, size, name, norm, stride=1, act=None):
 
 
 def bottleneck(x, filters, stride):
-    """Add to `x` what three convolutions compute; the second one has the stride, as in torchvision."""
+    """Add the result of three convolutions to `x`; the second convolution has the stride, as in torchvision."""
     y = conv_bn(x, filters, 1, "conv1", "bn1", act="relu")
     y = conv_bn(y, filters, 3, "conv2", "bn2", stride, act="relu")
     y = conv_bn(y, 4 * filters, 1, "conv3", "bn3")

@@ -1,10 +1,10 @@
 """Run a model that PaddlePaddle Fluid saved years ago, fine-tune it, convert it to one file, and serve the file.
 
-The default model is a small net for images of 12 x 12 points, trained for five steps and saved by 1.8.5, with
-PaddlePaddle's answers on recorded images. It needs `pip install 'fluid-jax[original,serve]'`. Run
+The default model is a small net for images of 12 x 12 pixels, trained for five steps and saved by 1.8.5, with recorded
+images and results of PaddlePaddle. It needs `pip install 'fluid-jax[original,serve]'`. Run
 
     python examples/run_a_2018_model.py
-    python examples/run_a_2018_model.py --model FOLDER   # of your own: says what is in it, and makes one file of it
+    python examples/run_a_2018_model.py --model FOLDER   # a custom model: print its contents and convert it to one file
 """
 
 import argparse
@@ -25,7 +25,7 @@ def load(folder=FOLDER / "inference"):
 
 
 def recorded():
-    """Load images `[8, 1, 12, 12]` and PaddlePaddle's answers `[8, 10]`."""
+    """Load images `[8, 1, 12, 12]` and PaddlePaddle's results `[8, 10]`."""
     with np.load(FOLDER / "io.npz") as file:
         return file["in_img"], file["out"]
 

@@ -1,9 +1,9 @@
 """Translate numbers in words to digits in the style of 2018: Executor, While and a beam search.
 
-"four thousand and seventeen" becomes "4017". Every layer is called outside of a function and written into a program;
-the decoder is a block that assigns to variables. What differs from a program of 2018 are the imports, and `fluid.batch`
-and `fluid.reader` for `paddle.batch` and `paddle.reader`. `machine_translation.py` has such a model as functions.
-The numbers to test are none of those to learn from. Run `python examples/seq2seq_2018.py`.
+"four thousand and seventeen" becomes "4017". Layers are called outside of functions and recorded in a program. The
+decoder is a block that assigns to variables. Only the imports differ from a program of 2018, and `fluid.batch` and
+`fluid.reader` replace `paddle.batch` and `paddle.reader`. `machine_translation.py` has a similar model with program
+functions. No test number is in the training data. Run `python examples/seq2seq_2018.py`.
 """
 
 import argparse

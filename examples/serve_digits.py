@@ -1,6 +1,6 @@
 """Serve a digit recognizer by HTTP: train, export to one file, serve it in a separate process, query it, and stop it.
 
-The data are the 1797 digits of 8 x 8 points that come with scikit-learn. The server needs
+The data are the 1797 digits of 8 x 8 pixels that come with scikit-learn. The server needs
 `pip install 'fluid-jax[serve,examples]'`. Run
 
     python examples/serve_digits.py
@@ -57,13 +57,13 @@ def wait_until_ready(url):
         try:
             with urllib.request.urlopen(f"{url}/v2/health/ready"):
                 return
-        except urllib.error.HTTPError as error:  # 503: not yet
+        except urllib.error.HTTPError as error:  # status 503: not ready
             error.close()
             time.sleep(0.1)
 
 
 def main(num_epochs=6, path="digits.fluid", clients=8):
-    """Train, export, serve, query and stop; return the accuracy of the answers and the exit status of the server."""
+    """Train, export, serve, query and stop; return the accuracy of the responses and the exit status of the server."""
     images, labels = train(num_epochs, path)
     print(f"{path}: {pathlib.Path(path).stat().st_size:,} bytes")
     command = [sys.executable, "-m", "fluid", "serve", path, "--port", "0"]

@@ -1,9 +1,9 @@
-"""Predict ratings of rarely rated movies with the help of a second task that shares the tower of movies.
+"""Predict ratings of rarely rated movies with a second task that shares the tower of movies.
 
-Ratings are few, a handful for each movie. Data on movies watched together are plentiful, and show which movies are
-alike. Two programs share the tower of movies, an embedding and a layer: one predicts ratings, the other pairs. A
-Trainer trains both, and draws the program of each step by weight. The data are generated: a few hidden tastes determine
-both. Run `python examples/shared_tower.py`.
+Each movie has only a few ratings. Data about movies that people watch together are plentiful, and show similar movies.
+Two programs share the tower of movies, an embedding and a layer. One program predicts ratings, and the other predicts
+pairs. A Trainer trains both programs, and draws the program of each step by weight. The data are generated: a few
+hidden tastes determine ratings and pairs. Run `python examples/shared_tower.py`.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def main(num_epochs=30):
 
     programs = [(ratings, optimizer()), (watched, optimizer())]
     trainer = fluid.Trainer(programs, schedule={"ratings": 0.3, "watched": 0.7}, seed=1)
-    readers = {"ratings": rated, "watched": together}  # an epoch is a pass over the first
+    readers = {"ratings": rated, "watched": together}  # an epoch is a pass over the first reader
     shared = trainer.train(readers, num_epochs, test_reader={"ratings": tested})
     errors = {
         "always the mean": float(np.sqrt(np.mean((test["rating"] - few["rating"].mean()) ** 2))),

@@ -1,8 +1,8 @@
 """Classify the sentiment of reviews of any length with three nets: convolution, stacked LSTM, and `DynamicRNN`.
 
-The reviews are generated: a few clauses such as "the story was not very good". Each clause counts by its word of praise
-or blame, reversed by "not" and doubled by "very"; merely counting the words is often wrong. A batch has sentences of
-similar length. Run `python examples/understand_sentiment.py --net lstm`.
+The reviews are generated: a few clauses such as "the story was not very good". Each clause has a word of praise or
+blame, which "not" reverses and "very" doubles, so counting the words is often wrong. A batch has sentences of similar
+length. Run `python examples/understand_sentiment.py --net lstm`.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def convolution_net(words, size):
 
 
 def stacked_lstm_net(words, size, layers=3):
-    """Return probabilities from stacked LSTMs, every second of which runs from the end to the start."""
+    """Return probabilities from stacked LSTMs in alternating directions."""
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     projected = fluid.layers.fc(vectors, size=4 * WIDTH)
     hidden, _ = fluid.layers.dynamic_lstm(projected, size=4 * WIDTH)

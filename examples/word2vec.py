@@ -1,4 +1,4 @@
-"""Learn word vectors: a net learns to predict the fifth word from four, and with it a vector for each word.
+"""Learn word vectors: a net learns to predict a word from the four words before, and a vector for each word.
 
 The text is the English documentation that comes with Python, in `pydoc_data.topics`. All four words share one table; a
 step updates only the rows in its batch. Run `python examples/word2vec.py`.

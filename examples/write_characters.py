@@ -1,7 +1,7 @@
-"""A character model that writes: a recurrent net is trained, exported and served, and its text arrives in parts.
+"""Generate text with a character model: train, export and serve a recurrent net, and receive its text in parts.
 
-The text is the English documentation that comes with Python, in `pydoc_data.topics`. `layers.generate` writes a part of
-some characters in one compiled loop, and the server sends each part as soon as it is written. Run
+The text is the English documentation that comes with Python, in `pydoc_data.topics`. `layers.generate` writes the
+characters of a part in one compiled loop, and the server sends each part as soon as it is complete. Run
 
     python examples/write_characters.py
     python examples/write_characters.py --prompt "An object " --temperature 0.9 --steps 3000

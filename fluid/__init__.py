@@ -1,5 +1,8 @@
 """fluid: write a model as one Python function; train, test, save and infer it on JAX.
 
+Begin with `help(fluid.Trainer)`, which trains a program. `fluid.layers.overview()` lists the layers, and
+`help(fluid.layers)` their families.
+
 `import fluid` imports the layers; all other names are imported on first use. `__init__.pyi` lists the module of each
 name.
 """

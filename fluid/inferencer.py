@@ -89,9 +89,9 @@ class Inferencer(ShowsProgram, KnownAttributes):
       shardings: the shardings of parameters, as for `fluid.Trainer`.
 
     Attributes:
-      program: the discovered Program; absent for a model behind a URL.
-      session: the Session that runs the program; absent for a model behind a URL.
-      remote: the model behind the URL, or None.
+      program: the discovered Program; absent for a model at a URL.
+      session: the Session that runs the program; absent for a model at a URL.
+      remote: the model at the URL, or None.
       seeds: the sequence of seeds of the calls; `seeds.first` is the argument `seed`, or the seed from the system.
 
     Raises:
@@ -227,7 +227,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         Raises:
           FeedError: the data does not match the feeds.
           UnknownNameError: the program has no such feed or value.
-          RemoteError: the server behind the URL does not answer, or refuses.
+          RemoteError: the server at the URL does not answer, or refuses.
           ArgumentError: the seed is not an integer from 0 to 2**64 - 1.
         """
         if self.remote is not None:
@@ -287,7 +287,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
           FeedError: the data does not match the feeds; or a sequence grows longer than the server accepts; this error
             comes after the earlier parts.
           UnknownNameError: the program has no such feed or output.
-          RemoteError: the server behind the URL does not answer, or refuses.
+          RemoteError: the server at the URL does not answer, or refuses.
 
         Example:
           >>> import fluid

@@ -470,12 +470,12 @@ def update_module(module: Any, executor: Any, name: str = "module_0") -> Any:
       >>> fluid.io.update_module(net, session).bias[...].tolist()
       [1.0, 1.0, 1.0]
     """
-    from fluid.layers import adapters
+    from fluid.layers import external_modules
 
     session = _session(executor)
     states = {state for program in session.programs.values() for state in program.states}
     arrays = session.params()
-    return adapters.update(
+    return external_modules.update(
         module,
         name,
         {known: array for known, array in arrays.items() if known not in states},

@@ -40,6 +40,10 @@ def main(wheel, sdist):
     command = pathlib.Path(sys.executable).with_name("fluid")
     help_text = subprocess.run([command, "--help"], check=True, capture_output=True, text=True).stdout
     assert "serve" in help_text
+    subprocess.run([command, "new", "flowers"], check=True, stdout=subprocess.DEVNULL)
+    template = "fluid/cli/template/"
+    files = {name.removeprefix(template).removesuffix(".txt") for name in held if name.startswith(template)}
+    assert "run.toml" in files and files == {path.name for path in pathlib.Path("flowers").iterdir()}, files
     print(f"{wheel} and {sdist}: fluid {fluid.__version__} trains from the wheel alone")
 
 

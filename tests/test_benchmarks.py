@@ -1,4 +1,4 @@
-"""The benchmarks compare equals: both peers of each model compute the same."""
+"""Benchmarks: both peers of each model compute equal numbers."""
 
 import importlib
 import importlib.util
@@ -36,10 +36,10 @@ def on_path(monkeypatch):
     ],
 )
 def test_peers_learn_the_same(name, setup, monkeypatch):
-    """From the same values, on the same batch, the losses of some steps agree.
+    """Compare the losses of five steps from equal initial values on the same batch.
 
-    In double precision, since deep nets amplify the rounding of their first layers beyond every useful tolerance; and
-    with one block where ResNet-32 has five alike, which compile for long.
+    The test uses double precision, since deep nets amplify the rounding of their first layers beyond every useful
+    tolerance. ResNet-32 has one block for each five equal blocks, which take long to compile.
     """
     monkeypatch.setattr(importlib.import_module("models"), "RESNET_BLOCKS", [(16, 1), (32, 2), (64, 2)])
     data = fluid.layers.data
@@ -52,8 +52,8 @@ def test_peers_learn_the_same(name, setup, monkeypatch):
 
 
 @pytest.mark.slow
-def test_peers_of_many_steps_in_one_call_learn_the_same():
-    """Of one batch, in which the order of the rows, which each shuffles in its own way, does not count."""
+def test_fused_steps_of_both_peers_learn_equally():
+    """Train on a single batch, where the order of rows, which each peer shuffles differently, has no effect."""
     models, training = importlib.import_module("models"), importlib.import_module("training")
     setup = training.ADAM._replace(read_every=1)
     x, labels = models.MLP.data(setup.batch)
@@ -89,7 +89,7 @@ def losses_of(name, setup):
 
 
 def test_both_read_ragged_sentences_alike():
-    """Loss and gradients of one batch, padded to its own length and to the longest there is."""
+    """Compare loss and gradients of a batch, padded to its longest row by fluid and to `LONGEST` by hand."""
     ragged = importlib.import_module("lstm_ragged")
     rows = ragged.data(8)
     padded = ragged.padded(rows, ragged.LONGEST)
@@ -112,7 +112,7 @@ def test_both_train_an_lstm_alike():
     np.testing.assert_allclose([by_fluid(), by_fluid()], [by_hand(), by_hand()], rtol=1e-3)
 
 
-# Those of the libraries in benchmarks/libraries.py that are installed; Flax is, for the tests.
+# The installed libraries of benchmarks/libraries.py; Flax is always installed for the tests.
 INSTALLED = [name for name in ("flax", "keras", "torch") if importlib.util.find_spec(name)]
 
 
@@ -126,7 +126,7 @@ def library(request, monkeypatch):
 @pytest.mark.soak
 @pytest.mark.parametrize("library", INSTALLED, indirect=True)
 def test_libraries_learn_as_many_numbers_as_fluid(library, monkeypatch):
-    """With one block where ResNet-32 has five alike; PyTorch's LSTM adds a second bias to the sum of each gate."""
+    """Use one block for each five equal blocks of ResNet-32; PyTorch's LSTM adds a second bias to each gate."""
     models, lstm = importlib.import_module("models"), importlib.import_module("lstm")
     monkeypatch.setattr(models, "RESNET_BLOCKS", [(16, 1), (32, 2), (64, 2)])
     programs = {
@@ -143,7 +143,7 @@ def test_libraries_learn_as_many_numbers_as_fluid(library, monkeypatch):
 
 @pytest.mark.full
 def test_flax_computes_the_loss_of_the_lstm():
-    """That of the step by hand, from the same values; Flax's gates are in another order."""
+    """Compare with the loss of the step by hand, from the same values; Flax orders the gates differently."""
     from flax import nnx
 
     by_nnx, lstm = importlib.import_module("by_nnx"), importlib.import_module("lstm")
@@ -171,7 +171,7 @@ def test_flax_computes_the_loss_of_the_lstm():
 @pytest.mark.soak
 @pytest.mark.parametrize("library", INSTALLED, indirect=True)
 def test_libraries_learn_labels_of_sentences_by_heart(library):
-    """From the loss of one who does not know which of two classes it is."""
+    """Start at the loss of a random guess between two classes, and reduce it."""
     lstm, training = importlib.import_module("lstm"), importlib.import_module("training")
     words, lengths, labels = (column[:16] for column in lstm.data()[1])
     setup = training.ADAM._replace(batch=16, read_every=1)
@@ -209,14 +209,14 @@ def test_the_process_by_hand_does_not_load_fluid():
     assert done.stdout.strip() == "False"
 
 
-def test_memory_is_that_of_this_process():
+def test_process_memory_is_positive_and_below_its_peak():
     bigemb = importlib.import_module("bigemb")
     if not bigemb.STATUS.exists():
         pytest.skip("only Linux says")
     assert 0 < bigemb.memory("VmRSS") <= bigemb.memory("VmHWM")
 
 
-def test_the_table():
+def test_interleaved_peers_alternate_and_fill_the_table():
     timing = importlib.import_module("timing")
     turns = []
     numbers = timing.interleave(
@@ -228,7 +228,7 @@ def test_the_table():
 
 
 def row(better, *ratios):
-    """A row whose ratios are these."""
+    """Return a row with these ratios."""
     numbers = {"fluid": list(ratios), "hand": [1.0] * len(ratios)}
     return importlib.import_module("timing").Row("steps", "1/s", numbers, higher_is_better=better)
 
@@ -244,7 +244,7 @@ def row(better, *ratios):
         (False, (0.5, 0.5, 0.5), False),
     ],
 )
-def test_a_ratio_worse_than_the_committed_one_is_found(better, ratios, wrong):
+def test_ratio_worse_than_the_committed_ratio_is_found(better, ratios, wrong):
     check, timing = importlib.import_module("check"), importlib.import_module("timing")
     known = check.committed(timing.table([row(better, 0.9, 1.0, 1.1)]))
     assert known == {"steps": (0.9, 1.1)}
@@ -270,7 +270,7 @@ def on_gpu_path(monkeypatch, on_path):
 
 @pytest.mark.soak
 def test_peers_for_a_gpu_learn_the_same(on_gpu_path):
-    """In single precision, in which ResNet-50 is normalised by hand."""
+    """Compare in single precision, in which the peer by hand normalises ResNet-50."""
     gpt, resnet50 = importlib.import_module("gpt"), importlib.import_module("resnet50")
     text = gpt.texts(gpt.SMALL)
     trainer, by_fluid = gpt.steps_by_fluid(gpt.SMALL, None, text)
@@ -284,7 +284,7 @@ def test_peers_for_a_gpu_learn_the_same(on_gpu_path):
 
 
 @pytest.mark.soak
-def test_what_is_for_a_gpu_runs_in_small_without_one():
+def test_small_gpu_benchmark_runs_on_a_cpu():
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "gpu" / "run.py", "--small", "--rounds", "1"],
         capture_output=True,
@@ -308,7 +308,7 @@ def test_saved_rows_replace_rows_of_their_section_only():
         report.merged(text, "C", {})
 
 
-def test_the_page_of_benchmarks_shows_rows_of_the_figures():
+def test_benchmark_page_equals_the_recorded_figures():
     report = importlib.import_module("report")
     figures = report.read(report.FIGURES.read_text(encoding="utf-8"))
     shown = report.read(report.README.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Which gradients are clipped: all, those that `need_clip` names, or as `set_gradient_clip` says, against NumPy."""
+"""Clipped gradients: all, a selection by `need_clip`, or by `set_gradient_clip`, against NumPy."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def loss():
 
 
 def moved(program, optimizer=None):
-    """By how much one step of rate 1 moves each parameter, the other way round."""
+    """Return the negative change of each parameter after one step of rate 1."""
     trainer = fluid.Trainer(program, optimizer)
     before = {n: np.array(v) for n, v in trainer.params.items()}
     trainer.train(lambda: [[(row,) for row in X]], num_epochs=1)
@@ -87,7 +87,7 @@ def test_set_in_the_program(how):
     check(moved(program), **shrunk("a", norm=1.5), **shrunk("b", norm=1.5))
 
 
-def test_the_optimizers_own_clip_counts():
+def test_clip_of_the_optimizer_overrides_set_gradient_clip():
     def program():
         set_gradient_clip(GradientClipByValue(0.1))
         return loss()
@@ -107,7 +107,7 @@ def test_set_for_some_parameters():
     check(moved(program, fluid.optimizer.SGD(1.0)), **shrunk("b", norm=1.5))
 
 
-def test_mistakes():
+def test_wrong_calls_raise_named_errors():
     with pytest.raises(errors.OutsideProgramError, match="clip.set_gradient_clip was called outside"):
         set_gradient_clip(GradientClipByNorm(1.0))
     with pytest.raises(errors.ArgumentTypeError, match="expected a clip"):
@@ -122,7 +122,7 @@ def test_mistakes():
         fluid.optimizer.as_optimizer(lambda: fluid.layers.data("x", [1]))
 
 
-def test_a_clip_between_two_calls_of_minimize_is_not_too_late():
+def test_clip_between_two_minimize_calls_affects_the_second():
     def program():
         cost = loss()
         fluid.optimizer.SGD(1.0).minimize(cost, parameter_list=["a"])
@@ -133,7 +133,7 @@ def test_a_clip_between_two_calls_of_minimize_is_not_too_late():
     check(moved(program), a=SLOPES["a"], b=np.array([0.1, -0.1]))  # warnings are errors
 
 
-def test_a_clip_of_two_optimizers_holds_for_the_parameters_of_one():
+def test_shared_clip_applies_to_its_need_clip_parameters():
     clip = GradientClipByValue(0.1, need_clip=lambda parameter: parameter.name == "b")
 
     def program():

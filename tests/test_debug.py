@@ -1,4 +1,4 @@
-"""Steps without compilation: the program function sees numbers, and the results stay."""
+"""Steps without compilation: the program function sees numbers, and the results stay equal."""
 
 import numpy as np
 import pytest
@@ -36,13 +36,13 @@ def test_values_of_an_eager_run_are_numbers(trainer):
     assert float(found) == pytest.approx(compiled, rel=1e-5)
 
 
-def test_values_of_an_eager_training_step_print_as_numbers(trainer):
+def test_eager_training_values_print_as_numbers(trainer):
     with fluid.debug.eager():
         trainer.train([FEED])
     assert "primal=[[" in str(SEEN[-1])
 
 
-def test_an_eager_training_step_equals_a_compiled_one(trainer):
+def test_eager_training_step_equals_a_compiled_step(trainer):
     other = fluid.Trainer(train_program, fluid.optimizer.Adam(1e-2), seed=0)
     with fluid.debug.eager():
         trainer.train([FEED])

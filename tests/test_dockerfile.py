@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ENTRY = re.compile(r"^([a-z0-9-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 
 
-def test_what_the_image_holds_is_locked_by_checksums():
+def test_requirements_of_the_image_are_locked_by_checksums():
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     entries = ENTRY.findall(lock)
     assert len(entries) == lock.count("==") and "://" not in lock
@@ -35,7 +35,7 @@ def test_what_the_image_holds_is_locked_by_checksums():
     assert re.findall(r"^FROM (\S+)", made, re.MULTILINE) == ["${PYTHON}"] * 2
 
 
-def test_the_cuda_image_adds_the_plugin_for_the_same_jax():
+def test_cuda_lock_adds_the_plugin_of_its_jax():
     cpu = {name: version for name, version, _ in ENTRY.findall((ROOT / "requirements.lock").read_text("utf-8"))}
     lock = (ROOT / "requirements-cuda.lock").read_text(encoding="utf-8")
     cuda = {name: (version, hashes) for name, version, hashes in ENTRY.findall(lock)}

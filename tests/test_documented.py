@@ -1,16 +1,17 @@
-"""Every public name says what it is and shows how it is used, and what it shows is true."""
+"""Docstrings of public names: each has a description and an example, and every example runs as shown."""
 
 import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 from public_names import MODULES, public_names
 
 import fluid
 
-# Classes that nobody makes by hand: they are met in an except clause or in an event handler.
+# Classes that users do not construct: they occur in an except clause or in an event handler.
 WITHOUT_EXAMPLE = (Exception,)
 
 
@@ -21,7 +22,7 @@ def every_module():
 
 
 def every_doctest():
-    """One parameter for each docstring that holds an example."""
+    """Yield a test parameter for each docstring that holds an example."""
     for module in every_module():
         for test in doctest.DocTestFinder(exclude_empty=True).find(module, module.__name__):
             if test.examples:
@@ -29,7 +30,7 @@ def every_doctest():
 
 
 def every_public_object():
-    """One parameter for each function, class and module that a user is offered."""
+    """Yield a test parameter for each public function, class and module."""
     seen = set()
     for module in MODULES:
         for name, value in public_names(module).items():
@@ -60,6 +61,12 @@ def test_public_names_have_an_example(thing):
     finder = doctest.DocTestFinder()
     tests = finder.find(thing, thing.__name__, module=inspect.getmodule(thing) or False)
     assert any(test.examples for test in tests), "add an Example with >>> to the docstring"
+
+
+def test_families_in_the_help_list_existing_layers():
+    families = re.findall(r"^  .+: (.+)", fluid.layers.__doc__, re.MULTILINE)
+    named = [name for family in families for name in family.split(", ")]
+    assert len(families) > 20 and set(named) <= set(fluid.layers.__all__)
 
 
 @pytest.mark.parametrize("module", every_module(), ids=lambda m: m.__name__)

@@ -1,4 +1,4 @@
-"""What people who come from other libraries try first: it works if it has one meaning, else it says what to write."""
+"""First calls of users of other libraries: a call with a single meaning works, any other error names the call."""
 
 import copy
 import inspect
@@ -51,13 +51,13 @@ def test_names_of_other_libraries_name_the_right_spelling(trainer, name, instead
     assert instead in str(error.value)
 
 
-def test_an_inferencer_has_such_names_too(inferencer):
+def test_fit_of_an_inferencer_names_the_trainer(inferencer):
     with pytest.raises(AttributeError, match=r"'Inferencer' object has no attribute 'fit'; write fluid.Trainer\("):
         inferencer.fit(X, Y)
 
 
 @pytest.mark.parametrize("kind", [fluid.Trainer, fluid.Inferencer])
-def test_what_is_spelled_elsewhere_is_not_there_and_what_it_names_is(kind, trainer, inferencer):
+def test_hints_name_existing_attributes_for_absent_names(kind, trainer, inferencer):
     for name, instead in HINTS[kind.__name__].items():
         assert not hasattr(kind, name)
         for of, attribute in re.findall(r"\b(trainer|inferencer|fluid(?:\.\w+)*)\.(\w+)", instead):
@@ -108,7 +108,7 @@ def test_train_with_arrays_names_the_call(trainer, x, y):
     assert int(trainer.session.scope.step) == 1
 
 
-def test_training_in_one_call_with_arrays_names_the_call():
+def test_fluid_train_with_arrays_names_the_call():
     with pytest.raises(errors.ArgumentTypeError, match="found arrays, one for each feed.*{'x': x, 'y': y}"):
         fluid.train(train_program, X, Y)
     with pytest.raises(errors.ArgumentTypeError, match="found arrays; say how many rows make one"):
@@ -153,7 +153,7 @@ def test_a_handler_need_not_stand_in_a_list(trainer):
 
 
 @pytest.mark.parametrize("handlers", ["Timer", 3, fluid.handlers.Timer, [fluid.handlers.Timer]])
-def test_what_is_no_handler_is_refused(trainer, handlers):
+def test_handlers_of_wrong_types_are_refused(trainer, handlers):
     with pytest.raises(errors.ArgumentTypeError, match=r"handlers=|a handler is a function of one event"):
         trainer.train(data(), handlers=handlers)
     assert int(trainer.session.scope.step) == 0
@@ -166,4 +166,4 @@ def test_a_list_as_event_handler_names_handlers(trainer):
 
 def test_a_trainer_shows_only_names_that_are_there(trainer):
     there = {name for name, _ in inspect.getmembers(trainer)}
-    assert set(HINTS["Trainer"].keys()) & there == {"program"}  # which a Trainer of several does not have
+    assert set(HINTS["Trainer"].keys()) & there == {"program"}  # which a Trainer of several programs does not have

@@ -1,4 +1,4 @@
-"""Examples run small, where they do better than knowing nothing already then; `make examples` runs all as shown."""
+"""Examples in small: each already does better than guessing; `make examples` runs all as shown."""
 
 import functools
 import importlib.util
@@ -39,7 +39,7 @@ def write_cifar10(folder, records):
         (folder / name).write_bytes(records.tobytes())
 
 
-def test_cifar10_is_read_as_it_is_published(in_tmp):
+def test_published_cifar10_format_is_read(in_tmp):
     example = load("image_classification")
     records = np.random.default_rng(0).integers(0, 256, (7, 3073), dtype=np.uint8)
     records[:, 0] = [3, 1, 4, 1, 5, 9, 2]
@@ -67,7 +67,7 @@ def test_cifar10_that_is_not_whole_is_refused(in_tmp):
         example.read_cifar10(in_tmp)
 
 
-def test_word2vec(in_tmp, capsys):
+def test_word2vec_beats_counting(in_tmp, capsys):
     path = str(in_tmp / "words.params")
     net, by_counting = load("word2vec").main(num_epochs=4, path=path)
     assert net[0] < 0.7 * by_counting[0], "perplexity"
@@ -84,7 +84,7 @@ def test_recommender_system(in_tmp, capsys):
     assert "generated ratings (not MovieLens)" in said and "generated movie" in said
 
 
-def test_movielens_is_read_as_it_is_published(in_tmp):
+def test_published_movielens_format_is_read(in_tmp):
     example = load("recommender_system")
     (in_tmp / "users.dat").write_text("1::F::1::10::48067\n2::M::56::16::70072\n")
     movies = "1::Toy Story (1995)::Animation|Children's|Comedy\n17::Les Misérables (1995)::Drama|Musical\n"
@@ -120,7 +120,7 @@ def test_seq2seq_2018(in_tmp, capsys):
 
 
 def test_gan_digits(in_tmp, capsys, monkeypatch):
-    """Whether digits can be read takes more epochs: `make examples` shows that."""
+    """Train a few epochs; readable digits take more epochs, which `make examples` runs."""
     example = load("gan_digits")
     monkeypatch.setattr(example, "HIDDEN", 48)
     measured = example.main(num_epochs=15)
@@ -130,7 +130,7 @@ def test_gan_digits(in_tmp, capsys, monkeypatch):
     assert (in_tmp / "digits.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_gan_digits_gives_the_same_bits_in_a_loop_of_its_own_and_after_it_was_broken_off(in_tmp, monkeypatch):
+def test_gan_digits_equals_custom_loop_and_resumed_run(in_tmp, monkeypatch):
     example = load("gan_digits")
     monkeypatch.setattr(example, "HIDDEN", 16)
     (images, digits), _ = example.load_data()
@@ -187,7 +187,7 @@ def test_run_a_2018_model(in_tmp):
 
 
 @pytest.mark.slow
-def test_notebook(in_tmp):
+def test_notebook_plots_and_reaches_its_accuracy(in_tmp):
     import nbclient
     import nbformat
 
@@ -214,7 +214,7 @@ def test_population_digits(in_tmp, capsys, monkeypatch):
     example = load("population_digits")
     monkeypatch.setattr(example, "RATES", [0.001, 0.01])
     monkeypatch.setattr(example, "SEEDS", [0, 1])
-    # What the convolution adds takes longer to compile than to learn without.
+    # The convolution takes longer to compile than the training without it.
     monkeypatch.setattr(fluid.nets, "simple_img_conv_pool", lambda image, *sizes, **settings: image)
     best, together = example.main(num_epochs=3)
     assert best > 0.85 and together > 0.85  # the commonest of ten digits would be right a tenth of the time
@@ -231,7 +231,7 @@ def test_policy_gradient(in_tmp, capsys):
     assert example.main(iterations=16, checkpoint_dir="policy") == (reached, by_chance), "continued to the same bits"
 
 
-def test_gpt2_writes_what_its_scores_of_whole_texts_say():
+def test_gpt2_text_follows_the_scores_of_whole_texts():
     example = load("gpt2")
     prompts = [[5, 17, 33], [9]]
     texts, session = example.main(prompts=prompts, length=12)
@@ -248,7 +248,7 @@ def test_bert_classifier(capsys):
     assert f"test accuracy {accuracy:.3f}" in capsys.readouterr().out
 
 
-def test_resnet50(capsys):
+def test_resnet50_prints_the_most_probable_classes(capsys):
     example = load("resnet50")
     scores, session = example.main(size=32, blocks=(1, 1, 1, 1), classes=7)
     assert scores.shape == (2, 7) and len(session.params()) == 5 + 4 * 20 + 2  # first convolution, blocks, fc

@@ -1,4 +1,4 @@
-"""Every example as it is shown, with the numbers that it says it reaches; `make examples` runs these."""
+"""Examples as shown: each reaches the numbers that it promises; `make examples` runs these tests."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ def _no_step_copies_a_buffer_or_waits_for_the_host(monkeypatch):
     watch(monkeypatch)
 
 
-def test_every_example_is_run_here_as_it_is_shown():
+def test_every_example_has_a_test_here():
     names = {path.stem for path in EXAMPLES.glob("*.py")}
     assert names == {name.removeprefix("test_") for name in globals() if name.removeprefix("test_") in names}
     assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["recognize_digits.ipynb"], "test_examples runs that"
@@ -29,14 +29,14 @@ def test_fit_a_line(in_tmp):
 
 
 def test_recognize_digits(in_tmp):
-    """What `make demo` promises."""
+    """Reach the accuracy that `make demo` promises."""
     accuracy, by_guessing = load("recognize_digits").main()
     assert accuracy >= 0.98 > 9 * by_guessing
 
 
 @pytest.mark.parametrize(("net", "least"), [("vgg", 0.8), ("resnet", 0.8)])
 def test_image_classification(net, least, in_tmp, capsys):
-    """Deep nets with batch normalisation learn, in training and in testing."""
+    """Train deep nets with batch normalisation, and test them."""
     accuracy, by_guessing = load("image_classification").main(net=net)
     assert accuracy > least > 6 * by_guessing
     said = capsys.readouterr().out
@@ -167,7 +167,7 @@ def test_resnet50():
 
 
 def test_plan_gpt():
-    """The page about plans shows what the example prints, as far as it does not depend on the version of XLA."""
+    """Compare the page about plans with the printed lines that do not depend on the version of XLA."""
     printed = subprocess.run(
         [sys.executable, EXAMPLES / "plan_gpt.py"], capture_output=True, text=True, check=True
     ).stdout.splitlines()

@@ -1,6 +1,6 @@
-"""The public names, written down: adding one is a decision, losing one breaks somebody's program.
+"""Public names, as a list: adding a name is a decision, and losing a name breaks programs of users.
 
-Those of `fluid.layers` are in its stub, which `make check` compares with what is there.
+The stub of `fluid.layers` lists the names of that module, and `make check` compares the stub with the module.
 """
 
 import pytest

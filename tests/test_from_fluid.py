@@ -1,4 +1,4 @@
-"""docs/from-fluid.md and the pages beside it: programs run, and every golden case with other numbers is named."""
+"""docs/from-fluid.md and related pages: programs run, and every golden case with other numbers is listed."""
 
 import pathlib
 import re
@@ -19,10 +19,10 @@ def test_its_programs_run(in_tmp, capsys):
     assert error < 6.5, "half of what always saying 0 costs"
 
 
-def test_it_names_what_is_not_taken_over():
+def test_page_lists_every_case_with_other_numbers():
     wanted = {case.id for case in cases() if "defect" in case.spec or case.spec.get("not_derivative")}
     assert set(re.findall(r"^\| `(\w+/\w+)`", TEXT, flags=re.MULTILINE)) == wanted
 
 
-def test_it_gives_the_reason_for_each_case_that_cannot_run():
+def test_page_explains_each_case_that_cannot_run():
     assert IMPOSSIBLE and all(f"`{case}`: {reason}" in " ".join(TEXT.split()) for case, reason in IMPOSSIBLE.items())

@@ -1,4 +1,4 @@
-"""The numbers, names and initial values of the original are reproduced."""
+"""Golden cases: fluid reproduces the numbers, names and initial values of PaddlePaddle."""
 
 import functools
 
@@ -11,14 +11,14 @@ from golden_cases import IMPOSSIBLE, STATES, assert_close, cases, flat, initial_
 
 import fluid
 
-# The original updates some sparse tables densely, and cuts some factors to whole numbers; fluid tells where it does so.
+# PaddlePaddle updates some sparse tables densely, and truncates some factors to integers; fluid warns where it does so.
 pytestmark = pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 
 BY_ID = {case.id: case for case in cases()}
 
 
 def runnable():
-    """One parameter for each case that fluid can run."""
+    """Return a test parameter for each case that fluid can run."""
     return [id for id in BY_ID if id not in IMPOSSIBLE]
 
 
@@ -59,7 +59,7 @@ def test_names_shapes_and_initial_values(case):
         assert names[name] == variable
 
 
-def test_numbers(case):
+def test_outputs_and_gradients_equal_the_recorded_numbers(case):
     if "build_only" in case.spec:
         return
     if case.minimizes:
@@ -99,7 +99,7 @@ def check_steps(case):
 
 
 def run_step(program, case, differentiated, arrays, feeds):
-    """Apply a program in train mode; return outputs by name, states, and gradients of the weighed outputs."""
+    """Apply a program in train mode; return outputs by name, states, and gradients of the weighted outputs."""
     weights = case.arrays("weight")
 
     def weighed(moved):
@@ -117,7 +117,7 @@ def run_step(program, case, differentiated, arrays, feeds):
 
 
 def lengths_of(batch):
-    """The length of each sequence, or of each inner one."""
+    """Return the length of each sequence, or of each inner sequence."""
     nested = isinstance(batch, fluid.NestedSequenceBatch)
     return [len(row) for row in (sum(batch.rows(), []) if nested else batch.rows())]
 
@@ -131,7 +131,7 @@ def put_data(value, data):
 
 
 def weigh(output, weight, case):
-    """Sum what the cotangents weigh; those of a sequence batch are laid out as its valid steps."""
+    """Sum an output weighted by its cotangents, which have the layout of the valid steps for a sequence batch."""
     if not isinstance(output, fluid.SequenceBatch | fluid.NestedSequenceBatch):
         return jnp.sum(jnp.reshape(output, weight.shape) * weight)
     mask = output.mask

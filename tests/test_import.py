@@ -1,4 +1,4 @@
-"""`import fluid` stays light: nothing optional is loaded, no device is touched."""
+"""Import time of fluid: no optional library is loaded, and no device is touched."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ LAZY = (
 
 
 def python(code):
-    """Run code in a fresh interpreter and return what it printed."""
+    """Run code in a fresh interpreter, and return its output."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -26,7 +26,7 @@ def python(code):
 
 @pytest.fixture(scope="module")
 def loaded():
-    """Names of the libraries that `import fluid` loads beyond those that `import jax, optax` loads."""
+    """Return the names of the libraries that `import fluid` loads in addition to `import jax, optax`."""
     code = "import sys, {}; print(*{{m.partition('.')[0] for m in sys.modules}})"
     return set(python(code.format("fluid")).split()) - set(python(code.format("jax, optax")).split())
 
@@ -36,7 +36,7 @@ def test_optional_libraries_load_on_use(loaded, library):
     assert library not in loaded
 
 
-def test_nothing_beyond_jax_and_optax_is_loaded_but_the_loader_of_names(loaded):
+def test_import_adds_only_fluid_and_lazy_loader(loaded):
     assert {name for name in loaded if name not in sys.stdlib_module_names} == {"fluid", "lazy_loader"}
 
 
@@ -45,13 +45,13 @@ def test_rooms_that_few_scripts_use_load_on_use(room):
     assert python(f"import sys, fluid; print('fluid.{room}' in sys.modules)") == "False"
 
 
-def test_a_layer_loads_its_family_and_what_that_needs():
+def test_layer_access_loads_only_the_needed_modules():
     code = "import sys, fluid; {}; print(*sorted(m for m in sys.modules if m.startswith('fluid.layers.detection.')))"
     assert python(code.format("fluid.layers.conv2d")) == ""
     assert "fluid.layers.detection.ssd" in python(code.format("fluid.layers.ssd_loss")).split()
 
 
-def test_dir_lists_public_names_only_before_and_after_they_are_loaded():
+def test_dir_lists_only_public_names():
     packages = [".".join(stub.parent.relative_to(ROOT.parent).parts) for stub in ROOT.rglob("__init__.pyi")]
     code = "all({n for n in dir(m) if not n.startswith('__')} == {*m.__all__} for m in modules)"
     load = "[getattr(m, n) for m in modules for n in m.__all__]"
@@ -59,7 +59,7 @@ def test_dir_lists_public_names_only_before_and_after_they_are_loaded():
     assert python(f"import importlib; {modules}; print({code}); {load}; print({code})") == "True\nTrue"
 
 
-def test_a_layer_is_not_hidden_by_the_module_of_its_name():
+def test_layer_is_not_hidden_by_its_module():
     code = "import fluid; from fluid.layers import *; print(fc is fluid.layers.fc, callable(fluid.layers.embedding))"
     assert python(code) == "True True"
 
@@ -89,11 +89,11 @@ print("optax" in sys.modules)
 """
 
 
-def test_optax_is_loaded_while_the_first_initial_values_are_drawn_and_never_to_infer():
+def test_optax_loads_in_the_background_for_training_only():
     assert python(OPTAX.replace("{fails}", "False")) == "False fluid-optax True"
 
 
-def test_without_optax_its_error_is_raised_where_it_is_needed():
+def test_missing_optax_fails_at_its_first_use():
     assert python(OPTAX.replace("{fails}", "True")) == "False fluid-optax MainThread no optax here False"
 
 
@@ -118,13 +118,17 @@ def test_a_module_beside_the_layers_loads_on_use():
 
 
 def test_no_device_is_initialised():
-    """JAX refuses this setting once a device was touched."""
+    """Change a setting that JAX refuses after a device was touched."""
     code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"
     assert python(code) == "3"
 
 
 def test_no_warning_and_no_output():
     assert python("import warnings; warnings.simplefilter('error'); import fluid") == ""
+
+
+def test_the_citation_names_this_version():
+    assert f"\nversion: {fluid.__version__}\n" in (ROOT.parent / "CITATION.cff").read_text()
 
 
 @pytest.mark.parametrize("stub", sorted(ROOT.rglob("*.pyi")), ids=lambda p: p.parent.name)
@@ -136,7 +140,7 @@ def test_stubs_list_the_names_that_they_import(stub):
 
 @pytest.fixture(scope="module")
 def used():
-    """Names of the modules that a process has loaded when it has trained a step and answered a question."""
+    """Return the names of the modules that a process loads to train a step and to infer."""
     return set(
         python(
             "import sys, numpy as np, fluid\n"
@@ -151,14 +155,14 @@ def used():
     )
 
 
-# JAX itself loads flatbuffers, with its random keys.
+# JAX loads flatbuffers together with its random keys.
 @pytest.mark.parametrize("library", sorted({*LAZY, "jax.extend", "jax._src.pallas"} - {"flatbuffers"}))
-def test_training_and_answering_load_no_library_that_they_do_not_need(used, library):
+def test_training_and_inference_load_no_optional_library(used, library):
     assert "fluid.trainer.loop" in used and library not in used
 
 
 @pytest.mark.parametrize(
     "room", "artifact contrib handlers inspection online parallel planning population remote serving static".split()
 )
-def test_training_and_answering_load_no_room_that_they_do_not_need(used, room):
+def test_training_and_inference_load_no_unused_package(used, room):
     assert f"fluid.{room}" not in used

@@ -42,11 +42,11 @@ def inferencer(trained):
     return fluid.Inferencer(inference_program, params=trained[0].params)
 
 
-def test_it_equals_the_training_time_forward_in_test_mode(trained, inferencer):
+def test_inferencer_equals_the_forward_pass_in_test_mode(trained, inferencer):
     np.testing.assert_allclose(inferencer.infer({"image": IMAGES})[0], trained[1], rtol=1e-5, atol=1e-6)
 
 
-def test_any_batch_size_from_1_to_300_compiles_at_most_10_times(trained, inferencer):
+def test_300_batch_sizes_compile_at_most_10_times(trained, inferencer):
     with counted() as compiled:
         for size in range(1, 301):
             (found,) = inferencer.infer({"image": IMAGES[:size]})
@@ -91,7 +91,7 @@ def test_fetching_a_gradient(inferencer):
     np.testing.assert_allclose(slope, np.full((3, 2), 1.0))
 
 
-def test_a_program_that_reduces_over_the_batch_is_not_padded():
+def test_program_with_a_batch_mean_is_not_padded():
     def program():
         return fluid.layers.mean(fluid.layers.data("x", shape=[1]))
 
@@ -100,7 +100,7 @@ def test_a_program_that_reduces_over_the_batch_is_not_padded():
 
 
 @pytest.mark.parametrize("bucket", [True, False])
-def test_a_program_whose_examples_see_each_other_is_not_padded(bucket):
+def test_program_that_mixes_rows_is_not_padded(bucket):
     def program():
         x = fluid.layers.data("x", shape=[1])
         return x - jnp.mean(x, axis=0)
@@ -126,7 +126,7 @@ def test_results_by_name():
     assert found["double"].tolist() == [[2, 4]] and found[1].tolist() == [[1, 2]]
 
 
-def test_what_differs_from_calls_before_is_checked_and_computed_as_if_it_came_first():
+def test_changed_feeds_and_fetches_equal_a_first_call():
     def program():
         x, y = (fluid.layers.data(name, shape=[2]) for name in "xy")
         return {"difference": x - y}
@@ -206,7 +206,7 @@ def test_a_bad_fetch(inferencer):
         inferencer.infer({"image": IMAGES[:1]}, fetch=["fc_0.tmp"])
 
 
-def test_what_an_inferencer_says_of_itself():
+def test_repr_of_an_inferencer_has_size_and_device():
     def program():
         return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, bias_attr=False)
 

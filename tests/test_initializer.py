@@ -1,4 +1,4 @@
-"""Initializers: moments and limits, also of tables so large that they are drawn in blocks."""
+"""Initializers: moments and limits, also of large tables, which are drawn in blocks."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ LARGE = (2_300_000, 2)  # more than four blocks, the last one short
 
 
 @pytest.mark.parametrize("shape", [(300, 200), LARGE])
-def test_moments(shape):
+def test_random_initializers_have_the_requested_moments(shape):
     uniform = np.asarray(initializer.Uniform(-0.3, 0.7)(KEY, shape, "float32"))
     assert uniform.shape == shape and -0.3 <= uniform.min() < -0.29 and 0.69 < uniform.max() < 0.7
     assert uniform.mean() == pytest.approx(0.2, abs=0.01) and uniform.std() == pytest.approx(12**-0.5, abs=0.01)
@@ -42,7 +42,7 @@ def test_blocks_of_a_large_table_differ():
     assert (table[-rows:] != 0).all()
 
 
-def test_the_same_key_gives_the_same_values_and_a_seed_overrules_it():
+def test_equal_keys_draw_equally_and_seed_overrides_keys():
     draw = initializer.Xavier()
     assert np.array_equal(draw(KEY, (4, 4), "float32"), draw(KEY, (4, 4), "float32"))
     other = jax.random.key(1)
@@ -54,7 +54,7 @@ def test_the_same_key_gives_the_same_values_and_a_seed_overrules_it():
 @pytest.mark.parametrize(
     "shape, fans", [((12,), (12, 12)), ((6, 10), (6, 10)), ((8, 3, 5, 5), (75, 200)), ((), (1, 1))]
 )
-def test_fans(shape, fans):
+def test_fans_follow_from_the_shape(shape, fans):
     assert initializer.fans(shape) == fans
 
 

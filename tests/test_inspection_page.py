@@ -13,14 +13,14 @@ NUMBER = re.compile(r"(\d[\d.]*) ([kMG]?(?:B|FLOPs)?)(?=\s|,|$)")
 
 
 def check_alike(said, shown):
-    """What counts operations may count some more or less in another version of JAX; everything else is the same."""
+    """Compare two texts; counts of operations may differ, since they depend on the version of JAX."""
     for one, other in zip(said.splitlines(), shown.splitlines(), strict=True):
         assert NUMBER.sub("#", one).split() == NUMBER.sub("#", other).split()
         values = [float(value) for value, _ in NUMBER.findall(one)]
         assert values == pytest.approx([float(value) for value, _ in NUMBER.findall(other)], rel=0.2)
 
 
-def test_its_code_prints_what_it_shows(in_tmp, capsys):
+def test_code_of_the_page_prints_the_shown_output(in_tmp, capsys):
     text = PAGE.read_text(encoding="utf-8")
     namespace = {"__name__": "__page__"}
     shown = []
@@ -30,7 +30,7 @@ def test_its_code_prints_what_it_shows(in_tmp, capsys):
             check_alike(capsys.readouterr().out, content)
             shown.append(content)
         else:
-            # Empty lines in front, so that a traceback, and the table, name the line of the page.
+            # Leading empty lines make tracebacks, and the table, name the line of the page.
             exec(compile("\n" * text.count("\n", 0, found.start(2)) + content, str(PAGE), "exec"), namespace)
     assert len(shown) == 3
     assert (in_tmp / "train_program.svg").is_file() and (in_tmp / "train_program.dot").is_file()

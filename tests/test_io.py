@@ -1,4 +1,4 @@
-"""Parameter files: round trips, damage, and what does not match."""
+"""Parameter files: round trips, damage, and mismatches."""
 
 import io as stdio
 import json
@@ -117,7 +117,7 @@ def test_a_newer_version_is_refused(saved):
         io.load_arrays(saved)
 
 
-def test_a_declared_size_that_does_not_fit_is_refused_before_reading(saved):
+def test_wrong_declared_size_is_refused_before_reading(saved):
     rewrite(saved, arrays={"fc_0.w_0": {"shape": [1], "dtype": "float32"}})
     with pytest.raises(errors.ParameterFileError, match="fc_0.w_0"):
         io.load_arrays(saved)
@@ -132,7 +132,7 @@ def rewrite(path, **changes):
             archive.writestr(name, data)
 
 
-def test_what_does_not_match_is_listed_with_the_nearest_name():
+def test_mismatched_arrays_are_listed_with_the_nearest_name():
     found = {"fc_0.w0": np.ones((2, 2), "float32"), "b": np.ones(3, "float64"), "c": np.ones(1, "float32")}
     wanted = {"fc_0.w_0": ((2, 2), "float32"), "b": ((3,), "float32"), "c": ((2,), "float32")}
     with pytest.raises(errors.ParameterError) as caught:
@@ -159,7 +159,7 @@ def training():
     return loss
 
 
-def test_fluids_own_functions_save_and_load_params(tmp_path):
+def test_save_params_and_load_params_round_trip(tmp_path):
     session, other = fluid.Session(predicting, seed=1), fluid.Session(predicting, seed=2)
     fluid.io.save_params(session, tmp_path / "deep" / "er")
     fluid.io.load_params(other, tmp_path / "deep" / "er")
@@ -173,7 +173,7 @@ def test_fluids_own_functions_save_and_load_params(tmp_path):
     assert third.scope["fc_0.b_0"].tolist() == [7.0]
 
 
-def test_params_of_one_program_of_a_session(tmp_path):
+def test_main_program_selects_the_params_of_a_program(tmp_path):
     def second():
         return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3, param_attr="other", bias_attr=False)
 
@@ -187,7 +187,7 @@ def test_params_of_one_program_of_a_session(tmp_path):
         fluid.io.load_params(other, tmp_path, main_program=other.programs["predicting"])
 
 
-def test_persistables_hold_the_slots(tmp_path):
+def test_persistables_include_the_optimizer_state(tmp_path):
     session, other = fluid.Session(training, seed=1), fluid.Session(training, seed=2)
     feed = {"x": np.ones((4, 2), "float32")}
     session.run(feed=feed)
@@ -200,7 +200,7 @@ def test_persistables_hold_the_slots(tmp_path):
     }
 
 
-def test_executors_and_folders_that_are_none(tmp_path):
+def test_wrong_executors_and_folders_are_refused(tmp_path):
     with pytest.raises(errors.ArgumentTypeError, match="expected a Session or a Trainer"):
         fluid.io.save_params(predicting, tmp_path)
     (tmp_path / "file").write_text("")
@@ -208,7 +208,7 @@ def test_executors_and_folders_that_are_none(tmp_path):
         fluid.io.save_persistables(fluid.Session(predicting), tmp_path / "file")
 
 
-def test_an_output_without_a_name_is_fetched_by_its_value(tmp_path):
+def test_unnamed_output_is_fetched_by_its_value_name(tmp_path):
     def net():
         return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
 
@@ -221,7 +221,7 @@ def test_an_output_without_a_name_is_fetched_by_its_value(tmp_path):
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_load_inference_model_reads_what_save_inference_model_writes(folder, tmp_path):
+def test_saved_inference_model_loads_with_equal_outputs(folder, tmp_path):
     def program():
         x = fluid.layers.data("x", shape=[4])
         return {"out": fluid.layers.fc(x, size=2), "twice": x * 2}

@@ -1,4 +1,4 @@
-"""Imports point down. The list of tiers is the map of the library: reading it from the top is reading the code."""
+"""Imports between modules: each points to a lower tier. The list of tiers is the map of the library."""
 
 import ast
 import graphlib
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
-# Lowest first. A room is a module or package of fluid; those that share a tier do not know each other. A part of a room
-# that stands lower or higher than the rest of the room, such as `serving.protocol`, has a tier of its own.
+# Lowest first. A room is a module or package of fluid; rooms in the same tier do not import each other. A part of a
+# room that is lower or higher than the rest of the room, such as `serving.protocol`, has a separate tier.
 TIERS = [
     ["debug", "errors"],
     ["_util"],
@@ -33,9 +33,9 @@ TIERS = [
     ["cli"],
     ["__main__"],
 ]
-# The same within fluid.layers: modules that stand by themselves, then families, each a folder.
+# Tiers within fluid.layers: independent modules, then families, each a folder.
 LAYERS = [
-    ["adapters", "functional", "kernels", "no_effect", "reparametrized"],
+    ["external_modules", "functional", "kernels", "no_effect", "reparametrized"],
     ["base"],
     ["checks"],
     ["custom", "data", "embedding", "fc", "learning_rate_scheduler", "overview"],
@@ -47,16 +47,16 @@ LAYERS = [
     ["structured", "detection"],
     ["__init__"],
 ]
-# Stricter than the tiers: these rooms use at most the rooms named here ...
+# Stricter than the tiers: these rooms import at most the rooms named here ...
 ONLY = {
     "reader": {"errors", "_util", "compat.name_hints", "core"},
     "parallel": {"errors", "_util", "core", "place", "param_attr"},
 }
-# ... and these never use what lies below them.
+# ... and these rooms never import the named lower rooms.
 NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers", "inferencer", "inspection")}
-# Third-party libraries, at any depth of the code; rooms that are not listed here may use none of them.
+# Third-party libraries, at any depth of the code; rooms that are not listed here may not import them.
 ENGINES = {"optax": {"_util"}, "orbax": {"checkpoint", "runtime", "trainer"}}
-# Python itself and what comes with every installation; all else is imported inside a function, on use.
+# Libraries of every installation; other libraries are imported inside a function, on use.
 EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "lazy_loader", "numpy", "optax", "fluid"}
 
 TIER = {room: number for number, rooms in enumerate(TIERS) for room in rooms}
@@ -68,20 +68,20 @@ MODULES = {
 
 
 def room_of(module):
-    """Say which room `fluid.layers.fc` is in: `layers`; or which part of a room, if it has a tier of its own."""
+    """Return the room of a module, such as `layers` for `fluid.layers.fc`, or its part with a separate tier."""
     parts = module.split(".")
     part = ".".join(parts[1:3])
     return part if part in TIER else parts[1] if len(parts) > 1 else "__init__"
 
 
 def family_of(module):
-    """Say which family `fluid.layers.image.conv` belongs to: `image`."""
+    """Return the family of a layer module, such as `image` for `fluid.layers.image.conv`."""
     parts = module.split(".")
     return parts[2] if len(parts) > 2 else "__init__"
 
 
 def imports_of(module):
-    """List `(imported module, line, at module level)` for all imports, wherever in the file they stand."""
+    """List `(imported module, line, at module level)` for all imports of the file."""
     path = MODULES[module]
     stub = path.with_suffix(".pyi")
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (path, stub) if file.exists()]
@@ -107,7 +107,7 @@ def fluid_imports(module):
 
 
 def complaint(module, name):
-    """Say why a module may not import another one, or None."""
+    """Return the reason against an import of `name` in a module, or None."""
     here, there = room_of(module), room_of(name)
     if here == there == "layers" and family_of(module) != family_of(name):
         here, there = family_of(module), family_of(name)
@@ -167,7 +167,7 @@ def test_third_party_imports(module):
         ("fluid.layers.fc", "fluid.trainer"),
         ("fluid.layers.image.conv", "fluid.layers.structured.crf"),
         ("fluid.layers.base", "fluid.layers.tensor.create"),
-        ("fluid.layers.loss.metrics", "fluid.layers.control.loop"),
+        ("fluid.layers.loss.metrics", "fluid.layers.control.while_loop"),
         ("fluid.reader.feeder", "fluid.param_attr"),
         ("fluid.trainer.loop", "fluid.layers"),
     ],
@@ -178,7 +178,7 @@ def test_the_test_would_complain(module, name):
 
 @pytest.mark.parametrize("module", [m for m, path in MODULES.items() if path.name == "__init__.py"])
 def test_facades_only_import(module):
-    """A package's __init__ holds its docstring, imports and __all__, or what loads them, and fluid its version."""
+    """Check that `__init__` holds only a docstring, imports, `__all__` or its lazy loader, and the version of fluid."""
     docstring, *body = ast.parse(MODULES[module].read_text(encoding="utf-8")).body
     assert isinstance(docstring, ast.Expr)
     for node in body:

@@ -1,4 +1,4 @@
-"""Every typical mistake of a user is answered, by an error or a warning of fluid that says what to write instead."""
+"""Typical mistakes of users: each gets an error or a warning of fluid that says what to write instead."""
 
 import re
 
@@ -13,13 +13,13 @@ from fluid import errors
 MISTAKES = {f"{theme.title}: {mistake.title}": mistake for theme in THEMES for mistake in theme.mistakes}
 
 
-def test_there_are_a_hundred_and_each_has_a_title_of_its_own():
+def test_at_least_100_mistakes_have_unique_titles():
     assert len(MISTAKES) >= 100
     assert len(MISTAKES) == sum(len(theme.mistakes) for theme in THEMES)
 
 
 @pytest.mark.parametrize("title", MISTAKES)
-def test_it_is_answered_as_the_page_says(title, tmp_path):
+def test_each_mistake_gets_the_message_of_the_page(title, tmp_path):
     mistake = MISTAKES[title]
     answer = answer_to(mistake, tmp_path)
     assert answer is not None, "nothing was said"
@@ -32,7 +32,7 @@ def test_it_is_answered_as_the_page_says(title, tmp_path):
     )
 
 
-def test_the_page_lists_these_mistakes_and_no_others():
+def test_page_lists_exactly_these_mistakes():
     text = PAGE.read_text(encoding="utf-8")
     assert re.findall(r"^### (.+)$", text, re.MULTILINE) == [m.title for t in THEMES for m in t.mistakes]
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [theme.title for theme in THEMES]

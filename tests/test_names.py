@@ -1,4 +1,4 @@
-"""Unknown attributes, arguments and modules: errors say what to write. Known attributes can be set."""
+"""Unknown attributes, arguments and modules: errors name the right spelling. Known attributes can be set."""
 
 import copy
 import inspect
@@ -82,7 +82,7 @@ def test_an_online_trainer_has_known_attributes_too(tmp_path):
     online.close()
 
 
-def test_what_the_hints_of_attributes_name_is_there(trainer, tmp_path):
+def test_attribute_hints_name_existing_attributes(trainer, tmp_path):
     found = {"trainer": trainer, "session": trainer.session, "history": trainer.history, "metric": fluid.metrics.Auc()}
     found["inferencer"] = fluid.Inferencer(infer_func, params=trainer.params)
     found["online"] = fluid.OnlineTrainer(program, fluid.optimizer.SGD(0.1), tmp_path)
@@ -97,7 +97,7 @@ def test_what_the_hints_of_attributes_name_is_there(trainer, tmp_path):
     found["online"].close()
 
 
-def test_classes_of_users_set_what_they_like(trainer):
+def test_user_subclasses_accept_any_attribute(trainer):
     class Mine(fluid.Trainer):
         pass
 
@@ -120,7 +120,7 @@ def test_methods_can_be_replaced_for_a_test(trainer, monkeypatch):
     assert trainer.save_params("a") == "a"
 
 
-def test_settings_of_a_handler_are_given_when_it_is_made(trainer):
+def test_handler_setting_after_construction_is_refused(trainer):
     stopping = fluid.handlers.EarlyStopping("loss", mode="min")
     stopping.patience = 10
     with pytest.raises(errors.MissingNameError, match=r"write EarlyStopping\(\.\.\., patience=10\)"):
@@ -128,7 +128,7 @@ def test_settings_of_a_handler_are_given_when_it_is_made(trainer):
     assert int(trainer.session.scope.step) == 0
     again = fluid.handlers.EarlyStopping("loss", mode="min")
     trainer.train(data(), handlers=[again])
-    trainer.train(data(), handlers=[again])  # what the first training left in it is its own
+    trainer.train(data(), handlers=[again])  # the state that the first training left is no setting
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_settings_of_a_handler_are_given_when_it_is_made(trainer):
         lambda params: params.__ior__({"guess.w_0": 1}),
     ],
 )
-def test_parameters_are_read_only_and_say_how_they_are_set(trainer, change):
+def test_setting_read_only_parameters_names_the_scope(trainer, change):
     for params in (trainer.params, trainer.session.params()):
         with pytest.raises(errors.ArgumentTypeError, match=r"'guess\.w_0' is not set.*scope\['guess\.w_0'\] = array"):
             change(params)
@@ -160,7 +160,7 @@ def test_the_calls_that_set_parameters_work(trainer):
         trainer.params = {}
 
 
-def test_read_only_parameters_are_a_dict_to_everything_else(trainer):
+def test_read_only_parameters_behave_as_a_dict(trainer):
     params = trainer.params
     assert isinstance(params, dict) and list(params) == list(trainer.session.scope)
     for other in (copy.copy(params), copy.deepcopy(params), pickle.loads(pickle.dumps(params)), dict(params)):
@@ -173,7 +173,7 @@ def test_read_only_parameters_are_a_dict_to_everything_else(trainer):
 
 
 @pytest.mark.parametrize("rate", [0.1, layers.warmup_cosine(0.1, 1, 8)])
-def test_the_place_can_be_set_before_the_first_run(rate):
+def test_place_set_before_the_first_run_counts(rate):
     last = jax.local_devices()[-1]
     name = f"{last.platform}:{last.id}"
     there = fluid.Trainer(program, fluid.optimizer.Adam(rate), place=name)
@@ -258,7 +258,7 @@ def test_unknown_arguments_of_classes_are_named(kind):
         (fluid.optimizer.SGD(0.1), "learning_rate"),
     ],
 )
-def test_settings_are_fixed_and_say_how_to_change_them(value, name):
+def test_changing_fixed_settings_names_the_new_call(value, name):
     with pytest.raises(errors.MissingNameError, match=rf"{name!r} of a fluid\.\S+ is fixed.*\({name}=3\)"):
         setattr(value, name, 3)
     with pytest.raises(errors.MissingNameError, match=f"no attribute {name[:-1]!r}. Did you mean {name!r}"):
@@ -270,7 +270,7 @@ ADVICE = [(owner, name) for name, owners in arguments._INSTEAD.items() for owner
 
 
 @pytest.mark.parametrize("owner, name", ADVICE)
-def test_what_the_hints_of_arguments_name_is_there(owner, name):
+def test_argument_hints_name_existing_functions_and_arguments(owner, name):
     hint = arguments.argument_advice(owner, name, [])
     assert hint.startswith(" ") and hint.endswith("."), hint
     for path in re.findall(r"\b(?:fluid|layers)\.[\w.]*\w", hint):
@@ -282,7 +282,7 @@ def test_what_the_hints_of_arguments_name_is_there(owner, name):
         assert set(re.findall(r"(\w+)=", given)) <= set(taken), hint
 
 
-def test_an_argument_that_a_function_takes_under_another_name_is_preferred():
+def test_hints_prefer_an_argument_of_the_called_function():
     assert arguments.argument_advice("trainer.train", "max_epochs", ["num_epochs"]) == " Did you mean 'num_epochs'?"
     assert "num_epochs=10" in arguments.argument_advice("fluid.Trainer", "max_epochs", ["place"])
     assert arguments.argument_advice("layers.fc", "qqq", ["size"]) == ""
@@ -300,7 +300,7 @@ def test_modules_that_are_called():
     assert inspect.ismodule(fluid.optimizer) and "Adam" in dir(fluid.optimizer)
 
 
-def test_a_subclass_of_fluid_outside_of_it_is_free():
+def test_known_attributes_subclass_outside_fluid_accepts_any_attribute():
     class Mine(KnownAttributes):
         pass
 

@@ -1,4 +1,4 @@
-"""Names and arguments that programs for Fluid of 2018 and 1.8 write, beside layers."""
+"""Names and arguments of programs for Fluid of 2018 and 1.8, except layers."""
 
 import importlib
 import pathlib
@@ -77,7 +77,7 @@ def test_checkpoints_without_a_folder(folder, in_tmp):
     assert pathlib.Path("checkpoints").is_dir() and any(pathlib.Path("checkpoints").iterdir())
 
 
-def test_parallel():
+def test_old_values_of_parallel_are_accepted():
     for harmless in (None, False, True):
         trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), parallel=harmless)
         fluid.Inferencer(program, params=trainer.params, parallel=harmless)

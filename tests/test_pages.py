@@ -1,4 +1,4 @@
-"""Every block of the pages under docs/ that teach by code runs as printed, and prints what its comments say."""
+"""Pages under docs/ that teach by code: every block runs as shown, and prints the output in its comments."""
 
 import inspect
 import pathlib
@@ -25,7 +25,7 @@ PAGES = [
 ]
 # The path of a page in a text, such as `docs/data.md`.
 PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
-# What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
+# The output of a line in the comment after it: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 
 IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
@@ -57,7 +57,7 @@ def test_every_block_of_the_page_runs(page, in_tmp, capsys, monkeypatch, own_com
 
 
 def check(page, capsys, monkeypatch):
-    """Run the blocks of a page, and compare what they print with what their comments say."""
+    """Run the blocks of a page, and compare their output with their comments."""
     text = (DOCS / page).read_text(encoding="utf-8")
     namespace = {"__name__": "__page__"}
     found = list(blocks(text))

@@ -1,4 +1,4 @@
-"""predict of Trainer and Inferencer: the results of a data set in the order of the reader, in bounded memory."""
+"""`predict` of Trainer and Inferencer: the results of a data set in the order of the reader, in bounded memory."""
 
 import jax
 import numpy as np
@@ -42,7 +42,7 @@ def inferencer(trainer):
 
 
 def expected(trainer):
-    """By NumPy."""
+    """Compute the predictions with NumPy."""
     params = {name: np.asarray(value) for name, value in trainer.params.items()}
     logits = X @ params["guess.w_0"] + params["guess.b_0"]
     exp = np.exp(logits - logits.max(1, keepdims=True))
@@ -50,14 +50,14 @@ def expected(trainer):
 
 
 def both(trainer, inferencer):
-    """The two `predict`, each as a function of reader and feed_order that gives the predictions."""
+    """Return the two `predict` methods, each as a function from reader and feed_order to the predictions."""
     return [
         lambda reader, order=None: [r["guess"] for r in trainer.predict(reader, fetch="guess", feed_order=order)],
         lambda reader, order=None: [r[0] for r in inferencer.predict(reader, feed_order=order)],
     ]
 
 
-def test_predict_gives_the_results_of_each_minibatch_in_order(trainer, inferencer):
+def test_predict_returns_results_by_minibatch_in_order(trainer, inferencer):
     reader = fluid.reader.arrays({"x": X}, batch_size=8)
     for predict in both(trainer, inferencer):
         found = predict(reader)
@@ -65,7 +65,7 @@ def test_predict_gives_the_results_of_each_minibatch_in_order(trainer, inference
         np.testing.assert_allclose(np.concatenate(found), expected(trainer), rtol=1e-5, atol=1e-6)
 
 
-def test_the_minibatches_of_training_can_be_predicted_as_they_are(trainer):
+def test_predict_accepts_training_minibatches_with_labels(trainer):
     rows = [{"x": x, "label": y} for x, y in zip(X, Y, strict=True)]
     by_name = fluid.reader.arrays({"label": Y, "x": X}, batch_size=8)
     in_order = fluid.reader.arrays((Y, X), batch_size=8)
@@ -91,8 +91,8 @@ def test_without_fetch_the_outputs_are_given(trainer):
     np.testing.assert_allclose(loss, -np.log(picked).mean(), rtol=1e-5)
 
 
-def test_predict_reads_one_minibatch_ahead_and_keeps_none(trainer, inferencer):
-    """However long the reader is: an endless one is read no further than one minibatch beyond what was given."""
+def test_predict_reads_a_minibatch_ahead_and_frees_results(trainer, inferencer):
+    """Read an endless reader at most one minibatch beyond the returned results."""
     read = []
 
     def endless():
@@ -113,7 +113,7 @@ def test_predict_reads_one_minibatch_ahead_and_keeps_none(trainer, inferencer):
     assert max(counts) - live < 8, "nothing is kept on the device either"
 
 
-def test_nothing_is_read_before_the_first_result_is_asked_for_and_the_pass_is_closed(trainer):
+def test_reading_starts_at_the_first_result_and_closes(trainer):
     events = []
 
     def reader():
@@ -131,7 +131,7 @@ def test_nothing_is_read_before_the_first_result_is_asked_for_and_the_pass_is_cl
     assert events == ["opened", "closed"]
 
 
-def test_mistakes_in_the_call_are_told_at_once(trainer, inferencer):
+def test_wrong_predict_arguments_fail_before_iteration(trainer, inferencer):
     with pytest.raises(errors.UnknownNameError, match="Did you mean 'guess'"):
         trainer.predict(fluid.reader.arrays({"x": X}, 8), fetch="gues")
     with pytest.raises(errors.ArgumentTypeError, match=r"predict needs a reader: trainer.predict\(reader="):
@@ -143,7 +143,7 @@ def test_mistakes_in_the_call_are_told_at_once(trainer, inferencer):
             inferencer.predict(data)
 
 
-def test_an_error_of_the_reader_comes_where_its_minibatch_is_due(trainer):
+def test_reader_error_is_raised_at_its_minibatch(trainer):
     def broken():
         yield {"x": X[:4]}
         raise OSError("no disk")
@@ -178,7 +178,7 @@ def test_an_exported_model_predicts(trainer, in_tmp):
     np.testing.assert_allclose(np.concatenate(found), expected(trainer), rtol=1e-5, atol=1e-6)
 
 
-def test_a_handler_predicts_while_training_goes_on(trainer):
+def test_handler_can_predict_during_training(trainer):
     found = []
 
     def at_the_end(event):

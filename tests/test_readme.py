@@ -1,4 +1,4 @@
-"""What one tries first works as printed: every block of README.md, and the program that the design opens with."""
+"""Code of README.md and the first program of the design: every block runs as printed."""
 
 import pathlib
 import re
@@ -46,7 +46,7 @@ def test_every_block_of_the_readme_runs(in_tmp):
     found = list(blocks(README.read_text(encoding="utf-8")))
     assert found, "README.md shows no code"
     for line, code in found:
-        # Empty lines in front, so that a traceback names the line of README.md.
+        # Leading empty lines make tracebacks name the line of README.md.
         exec(compile("\n" * line + code, str(README), "exec"), namespace)
 
 

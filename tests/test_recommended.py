@@ -1,4 +1,4 @@
-"""Every call that a message of fluid recommends exists, and takes the keywords that the message writes."""
+"""Calls that messages of fluid recommend: each exists, and takes the keywords in the message."""
 
 import ast
 import inspect
@@ -10,7 +10,7 @@ import pytest
 import fluid
 
 ROOT = pathlib.Path(fluid.__file__).resolve().parent
-# What a message calls an object, and how such an object is made.
+# Names of objects in messages, and an example of each object.
 _CALL = re.compile(r"(?<![\w./])(fluid|layers|trainer|session|inferencer)((?:\.[A-Za-z_]\w*)+)(\(?)")
 _KEYWORD = re.compile(r"(?:^|[(,]\s*)([a-z_]\w*)=(?!=)")
 
@@ -93,7 +93,7 @@ def _as_in(path, objects):
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_what_messages_recommend_exists(path, objects):
+def test_calls_recommended_by_messages_exist(path, objects):
     found = []
     for line, text in _texts(path):
         complaints = set(_complaints(text, objects)) & set(_complaints(text, _as_in(path, objects)))

@@ -1,4 +1,4 @@
-"""Schedules beside optax's and by hand; what golden numbers cover is in the golden tests."""
+"""Schedules compared with optax and with formulas; the golden tests cover the recorded numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def noam(n):
         (lr.warmup_cosine(0.3, 0, 20), optax.cosine_decay_schedule(0.3, 20)),
     ],
 )
-def test_values(schedule, want):
+def test_schedule_values_equal_the_formula(schedule, want):
     np.testing.assert_allclose(values(schedule), [float(want(c)) for c in COUNTS], rtol=1e-5, atol=1e-7)
     compiled = jax.jit(jax.vmap(schedule))(jnp.asarray(COUNTS, jnp.int32))
     np.testing.assert_allclose(compiled, values(schedule), rtol=1e-5, atol=1e-7)
@@ -60,14 +60,14 @@ def test_polynomials_may_begin_again():
 
 
 def test_cosines_rise_again_after_the_last_epoch():
-    """As in the original, whose formula has no end."""
+    """Continue after the last epoch, as the formula of PaddlePaddle does."""
     found = values(lr.cosine_decay(0.4, 5, 4), np.arange(0, 45, 5))
     half = np.sqrt(0.5)
     falling = [0.4, 0.2 * (1 + half), 0.2, 0.2 * (1 - half), 0]
     np.testing.assert_allclose(found, falling + falling[-2::-1], rtol=1e-5, atol=1e-7)
 
 
-def test_stairs_are_where_they_should_be_however_long_training_is():
+def test_staircase_steps_are_exact_after_millions_of_steps():
     late = np.arange(3_000_000, 3_000_100)
     found = jax.vmap(lr.exponential_decay(1.0, 7, 1 - 1e-6, staircase=True))(jnp.asarray(late))
     assert [a != b for a, b in zip(found, found[1:], strict=False)] == [c % 7 == 6 for c in late[:-1]]
@@ -97,12 +97,12 @@ def test_layers_offer_them_all():
         lambda: layers.warmup_cosine(0.1, 5, 10, end_lr=None),
     ],
 )
-def test_what_makes_no_sense_is_refused(call):
+def test_meaningless_schedule_arguments_are_refused(call):
     with pytest.raises(errors.ArgumentError, match=r"expected|write piecewise_decay"):
         call()
 
 
-def test_the_advice_is_a_rate_for_rates_and_a_count_for_counts():
+def test_errors_suggest_a_rate_or_a_count():
     with pytest.raises(errors.ArgumentError, match=r"start_lr='low'\): expected a number, as in start_lr=0.1"):
         lr.linear_lr_warmup(0.1, 10, "low", 0.1)
     with pytest.raises(
@@ -112,7 +112,7 @@ def test_the_advice_is_a_rate_for_rates_and_a_count_for_counts():
 
 
 def falling(make_rate):
-    """Train `loss = mean(x * w)` with x = 1: each step takes the rate from w."""
+    """Train `loss = mean(x * w)` with x = 1, where each step subtracts the rate from w; return the rates."""
 
     def program():
         x = layers.data("x", shape=[1])
@@ -132,7 +132,7 @@ def falling(make_rate):
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_in_a_program_each_step_has_its_own_rate(inside):
+def test_schedule_changes_the_rate_in_each_step(inside):
     schedule = layers.exponential_decay(0.2, 2, 0.5)
     made = falling(lambda: layers.exponential_decay(0.2, 2, 0.5) if inside else schedule)
     np.testing.assert_allclose(made, [0.2 * 0.5 ** (c / 2) for c in range(5)], rtol=1e-5)
@@ -191,13 +191,13 @@ def test_a_warm_up_that_falls_is_warned_of(make):
         make()
 
 
-def test_a_rate_that_is_meant_to_grow_is_not_warned_of():
+def test_intentionally_growing_rate_does_not_warn():
     lr.polynomial_decay(1e-5, 100, end_learning_rate=0.1)  # warnings are errors
     lr.exponential_decay(1e-5, 100, 10.0)
     lr.linear_lr_warmup(0.1, 10, 0.1, 0.1)
 
 
-def test_a_schedule_in_a_program_is_warned_of_once_with_its_line():
+def test_schedule_in_a_program_warns_once_with_line():
     def program():
         loss = layers.mean(layers.fc(layers.data("x", shape=[2]), 1))
         fluid.optimizer.SGD(layers.polynomial_decay(1e-5, 100)).minimize(loss)

@@ -1,4 +1,4 @@
-"""Raw rows from training to server: the table travels with parameters, checkpoints and exported models."""
+"""Raw rows from training to server: parameters, checkpoints and exported models include the table."""
 
 import csv
 import subprocess
@@ -74,7 +74,7 @@ def plain(model):
     return path
 
 
-def test_auc_equals_that_of_scikit_learn(trainer, expected):
+def test_auc_equals_scikit_learn(trainer, expected):
     np.testing.assert_allclose(trainer.test(READER)["auc"], roc_auc_score(PAID == "yes", expected[:, 1]), atol=2e-3)
 
 
@@ -118,7 +118,7 @@ def test_predict_takes_a_reader_with_labels(model, expected):
     np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-5)
 
 
-def test_reader_with_a_table_of_its_own_is_refused(trainer, model):
+def test_reader_with_another_table_is_refused(trainer, model):
     own = frame(ROWS.replace({"city": {"Rome": "Bonn"}}), label="paid", class_weight="balanced")
     for call in (
         trainer.train,

@@ -1,4 +1,4 @@
-"""The cells of the tutorial on tables run, and its network is better than the mean."""
+"""Tutorial on tables: the cells run, and the network is better than the mean."""
 
 import pathlib
 import re

@@ -1,7 +1,7 @@
-"""Training a GPT in bfloat16: tokens per second, and the share of the device's measured rate of products.
+"""Training a GPT in bfloat16: tokens per second, and the fraction of the device's measured rate of matrix products.
 
-Each block is recomputed for the gradient, attention is causal without positions, and the optimizer is Adam with
-parameters and slots in float32. The peers by hand are JAX, with a scan over the blocks, and PyTorch.
+Each block is recomputed for the gradient. Attention is causal, without positions. The optimizer is Adam, with
+parameters and optimizer state in float32. The hand-written peers are JAX, with a scan over the blocks, and PyTorch.
 """
 
 import functools
@@ -204,7 +204,7 @@ def texts(size: Size) -> np.ndarray:
 
 
 def run(rounds: int, small: bool, peers: set[str], rate_of_products: float) -> list[Row]:
-    """Measure tokens per second of fluid and each peer, and fluid's share of the rate of products."""
+    """Measure the tokens per second of fluid and each peer, and fluid's fraction of the rate of products."""
     size = SMALL if small else Size()
     text = texts(size)
     trainer, by_fluid = steps_by_fluid(size, "bfloat16", text)

@@ -1,4 +1,4 @@
-"""Fluid beside hand-written JAX and PyTorch on a GPU, in under ten minutes: `python benchmarks/gpu/run.py`.
+"""Compare fluid with hand-written JAX and PyTorch on a GPU, in under ten minutes: `python benchmarks/gpu/run.py`.
 
 The benchmarks are a GPT and ResNet-50 in bfloat16, a small perceptron whose step is shorter than its dispatch, and a
 table of a million rows of which a step touches a thousand. Without a GPU, small versions check only that everything

@@ -7,7 +7,7 @@ from typing import Any
 
 import fluid
 from fluid import errors
-from fluid.cli import common, data
+from fluid.cli import common, data_files
 from fluid.runtime.fetch import check_fetch
 from fluid.runtime.prediction import constant, needed_feeds
 
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help="an exported model; or FILE.py:FUNCTION, with its parameters")
     common.add_parameters(parser, required=False)
-    data.add_data(parser)
+    data_files.add_data(parser)
     parser.add_argument("--output", metavar="FILE", help="in .csv or .parquet; by default CSV, to the standard output")
     parser.add_argument("--fetch", nargs="+", help="names of what is written; by default the outputs")
     parser.add_argument("--place", help="the device, as in cpu or gpu:1")
@@ -37,9 +37,9 @@ def run(given: argparse.Namespace) -> int:
     names = None if given.fetch is None else check_fetch(program, given.fetch)
     needed = needed_feeds(session, program, names, constant(session, program, None))
     feeds = {name: program.feeds[name] for name in needed}
-    reader = data.minibatches(given.data, feeds, given.batch_size, dict(given.column))
+    reader = data_files.minibatches(given.data, feeds, given.batch_size, dict(given.column))
     results = inferencer.predict(reader, fetch=names)
-    count = data.write(given.output, map(common.by_name, results))
+    count = data_files.write(given.output, map(common.by_name, results))
     if given.output is not None:
         print(f"{given.output}: {count} rows", file=sys.stderr)
     return 0

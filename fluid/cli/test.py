@@ -8,7 +8,7 @@ import numpy as np
 
 import fluid
 from fluid._util.text import text_table
-from fluid.cli import common, data
+from fluid.cli import common, data_files
 
 
 def add(commands: Any) -> None:
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("program", metavar="FILE.py:FUNCTION", help="the program function, which returns the metrics")
     common.add_parameters(parser)
-    data.add_data(parser)
+    data_files.add_data(parser)
     parser.add_argument("--place", help="the device, as in cpu or gpu:1")
     parser.add_argument("--json", action="store_true", help="the metrics, as JSON")
 
@@ -36,7 +36,7 @@ def run(given: argparse.Namespace) -> int:
     source = common.parameters(given)
     start: dict[str, Any] = {"params": source} if given.params is None else {"param_path": source}
     trainer = fluid.Trainer(program, optimizer, place=given.place, **start)
-    reader = data.minibatches(given.data, trainer.program.feeds, given.batch_size, dict(given.column))
+    reader = data_files.minibatches(given.data, trainer.program.feeds, given.batch_size, dict(given.column))
     results = common.by_name(trainer.test(reader))
     metrics = {name: float(value) for name, value in results.items() if np.ndim(value) == 0}
     if given.json:

@@ -12,7 +12,7 @@ import numpy as np
 import fluid
 from fluid import errors
 from fluid._util.text import text_table
-from fluid.cli import common, data
+from fluid.cli import common, data_files
 
 
 class Setting(NamedTuple):
@@ -68,7 +68,7 @@ def add(commands: Any) -> None:
         help="a setting, as in the TOML file; optimizer.NAME=VALUE is an argument of the optimizer. The command line "
         "comes before --set, and --set before the TOML file",
     )
-    data.add_column(parser)
+    data_files.add_column(parser)
     for name, setting in SETTINGS.items():
         kind: Any = setting.kind
         flag = f"--{name.replace('_', '-')}"
@@ -89,7 +89,7 @@ def run(given: argparse.Namespace) -> int:
         if values[name] is None:
             return None
         feeds = trainer.program.feeds
-        return data.minibatches(values[name], feeds, values["batch_size"], renamed, shuffle, values["seed"])
+        return data_files.minibatches(values[name], feeds, values["batch_size"], renamed, shuffle, values["seed"])
 
     tested = reader("test_data", shuffle=False)
     history = trainer.train(reader("data", shuffle=True), values["epochs"], test_reader=tested)

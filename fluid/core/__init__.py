@@ -1,6 +1,6 @@
 """Core package: programs, traced variables, sequence batches and scopes. It imports no layers and no optimizers."""
 
-from fluid.core.arguments import (
+from fluid.core.argument_checks import (
     as_fluid,
     check_switches,
     default,

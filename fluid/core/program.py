@@ -19,7 +19,7 @@ import numpy as np
 from fluid import errors
 from fluid._util.text import counted, described, html_table
 from fluid.compat.name_hints import KnownAttributes
-from fluid.core.arguments import check_takes_nothing, fitting, name_of
+from fluid.core.argument_checks import check_takes_nothing, fitting, name_of
 from fluid.core.discovery import (
     Discovery,
     Shapes,

@@ -10,7 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.host_random import root_key
-from fluid.core.arguments import whole_number
+from fluid.core.argument_checks import whole_number
 from fluid.core.frame import ParameterSpec
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.core.arguments import name_of
+from fluid.core.argument_checks import name_of
 from fluid.core.frame import Frame, SharedCall, SharedFunction, current_frame, mixed_prefix, user_site
 
 

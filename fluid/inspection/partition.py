@@ -31,7 +31,7 @@ class Cost(NamedTuple):
     Attributes:
       flops: the number of floating-point and integer operations; a multiplication and an addition are two. Functions
         such as `exp` and `tanh` are not counted.
-      bytes: the number of bytes that all operations read and write, each operation by itself. XLA fuses operations, so
+      bytes: the number of bytes that all operations read and write, each operation alone. XLA fuses operations, so
         this is an upper bound of the bytes that the device moves.
       partial: whether the equations contain a loop whose number of steps the data decides. One step of this loop is
         counted.

@@ -50,10 +50,10 @@ from .activation import (
 from .attention.attention import attention_cache, multi_head_attention
 from .attention.position import add_position_encoding, rotary_position, sinusoidal_position
 from .control.branch import case, cond, switch_case
-from .control.loop import scan, while_loop
 from .control.print import Print
 from .control.repeat import remat, repeat
 from .control.tensor_array import array_length, array_read, array_write, create_array
+from .control.while_loop import scan, while_loop
 from .custom import create_state, is_training, module, py_func, random_key
 from .data import data
 from .detection.box import box_clip, box_coder, box_decoder_and_assign, iou_similarity, polygon_box_transform

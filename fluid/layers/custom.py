@@ -225,7 +225,8 @@ def module(
       >>> list(p.states)
       ['module_0/batch_stats/BatchNorm_0/mean', 'module_0/batch_stats/BatchNorm_0/var']
     """
-    from fluid.layers.adapters import Init, Leaf, adapt, leaves  # imported on use, because few programs need adapters
+    # imported on use, because few programs need adapters
+    from fluid.layers.external_modules import Init, Leaf, adapt, leaves
 
     this = Layer("module", name)
     settings = to_attr(param_attr) or ParamAttr(trainable=False)

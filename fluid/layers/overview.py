@@ -5,9 +5,13 @@ import inspect
 import re
 from typing import NamedTuple
 
-from fluid.compat.name_hints.table import HINTS
+from fluid.compat.name_hints.table import OTHER_LIBRARIES
 
 __all__ = ["overview"]
+
+# Owners in the table of hints whose advice begins with a layer that does the same. Advice of other owners, such as
+# `fluid.metrics`, may begin with one of several layers.
+OWNERS = ("fluid.layers", "fluid.nets", "fluid.lr", "jax.Array")
 
 
 class LayerLine(NamedTuple):
@@ -48,9 +52,9 @@ def overview(search: str = "") -> Overview:
     # imported on use, because `fluid.layers` itself imports this module
     layers = importlib.import_module("fluid.layers")
     elsewhere: dict[str, set[str]] = {}
-    for hints in HINTS.values():
-        for name, instead in hints.items():
-            if found := re.match(r"layers\.(\w+)", instead):
+    for owner in OWNERS:
+        for name, instead in OTHER_LIBRARIES[owner].items():
+            if found := re.match(r"(?:fluid\.)?(?:layers|lr)\.(\w+)", instead):
                 elsewhere.setdefault(found[1], set()).add(name)
     rows = []
     for name in layers.__all__:

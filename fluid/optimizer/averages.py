@@ -509,7 +509,7 @@ class Averaged(Wrapper):
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
     """Return the state of `average` inside the optimizer state `slots`; None if no wrapper computes this average."""
-    # Loss scaling and gradient accumulation store the optimizer state in a state of their own: take it out first.
+    # Loss scaling and gradient accumulation wrap the optimizer state in another state: take it out first.
     if isinstance(slots, Scaled):
         slots = slots.inner
     if isinstance(slots, Accumulated):

@@ -15,7 +15,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program, warn
-from fluid.core.arguments import whole_number
+from fluid.core.argument_checks import whole_number
 
 # A pair from which a test-mode run computes its random key: the random root and the step number, both on the device.
 Draw = tuple[Any, Any]

@@ -179,7 +179,7 @@ _KINDS = (errors.FeedError, errors.FeedTypeError, errors.UnknownNameError)
 
 
 class RemoteModel:
-    """A client of one model behind a server, with the method `infer` of an Inferencer.
+    """A client of one model of a server, with the method `infer` of an Inferencer.
 
     The client checks feeds against the signature of the model, and raises the same errors as an Inferencer. Several
     threads may use it.

@@ -318,7 +318,7 @@ Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 
 class Application(abc.ABC):
-    """An ASGI application: endpoints behind access control and limits; each error becomes a response of JSON.
+    """An ASGI application: endpoints protected by access control and limits; each error becomes a response of JSON.
 
     Args:
       settings: the limits for clients.

@@ -1,4 +1,4 @@
-"""Servers: run an ASGI application by uvicorn, in a thread or as a process of its own."""
+"""Servers: run an ASGI application by uvicorn, in a thread or in a separate process."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import fluid
 from fluid import BeginEpochEvent, BeginStepEvent, CheckpointConfig, EndEpochEvent, EndStepEvent
-from fluid.core.arguments import check_takes_nothing, name_of
+from fluid.core.argument_checks import check_takes_nothing, name_of
 from fluid.static import unique_name
 from fluid.static.tape.program import Program, program_guard
 

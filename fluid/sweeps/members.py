@@ -41,7 +41,7 @@ from fluid.trainer.evaluation.monitor import AUTO, direction
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Handler
-from fluid.trainer.programs import Member
+from fluid.trainer.programs import ProgramInput
 
 # `_STATE` and `_CONSTANTS`: for each argument of a step, the axis of members for `jax.vmap`. The axis is None for the
 # step counter and the learning rates, which all members share.
@@ -372,15 +372,21 @@ class MembersEvaluator(DatasetEvaluator):
         self._results: Results | None = None
 
     def test(
-        self, member: Member, reader: ReaderLike, feed_order: FeedOrder, metrics: Metrics, *rest: Any, **more: Any
+        self,
+        input: ProgramInput,
+        reader: ReaderLike,
+        feed_order: FeedOrder,
+        metrics: Metrics,
+        *rest: Any,
+        **more: Any,
     ) -> Results:
         """Test all members over one pass of a reader; for the arguments, see `DatasetEvaluator.test`.
 
         Each result has a leading axis of members. The results are stored for `best`, except in a test with `fetch`.
         """
-        results = super().test(member, reader, feed_order, metrics, *rest, **more)
+        results = super().test(input, reader, feed_order, metrics, *rest, **more)
         if more.get("fetch") is None:
-            self._results = Results(list(results), [*output_names(member.program), *metrics])
+            self._results = Results(list(results), [*output_names(input.program), *metrics])
         return results
 
     def best(self, name: str | None, mode: str) -> int:

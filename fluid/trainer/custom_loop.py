@@ -32,7 +32,7 @@ from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.losses import Losses
 from fluid.trainer.no_updates import NoUpdates
 from fluid.trainer.parameters import HasParameters
-from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
+from fluid.trainer.programs import ProgramFunction, ProgramInput, TrainingProgram, program_input_called
 from fluid.trainer.progress import ProgressBar
 
 log = logging.getLogger("fluid")
@@ -95,7 +95,7 @@ class Loop(HasParameters, KnownAttributes):
         self.session = session
         self.program = session.engine.find(program)
         self.programs = {self.program.name: self.program}
-        self._only = Member(TrainingProgram(self.program.function), self.program, session)
+        self._only = ProgramInput(TrainingProgram(self.program.function), self.program, session)
         if not self.program.minimizes:
             raise errors.ArgumentError(
                 f"Loop: the program {self.program.name} minimises nothing, expected optimizer.minimize(loss) in it; of "
@@ -259,10 +259,10 @@ class Loop(HasParameters, KnownAttributes):
         program: str | ProgramFunction | None = None,
         rows: bool = True,
     ) -> Results:
-        return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows)
+        return self._evaluator.test(self._input(program, "test"), reader, order, metrics, rows)
 
-    def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
-        return member_called(program, [self._only], method)
+    def _input(self, program: str | ProgramFunction | None, method: str) -> ProgramInput:
+        return program_input_called(program, [self._only], method)
 
     def _one_pass(self) -> Iterator[Any]:
         """Yield the minibatches of one epoch, or the rest of an interrupted one; notify handlers of start and end."""

@@ -21,7 +21,7 @@ from fluid.reader.pipeline import Batch, Batches
 from fluid.runtime import CompiledStep, Results, Session, bind, check_fetch
 from fluid.runtime.fetch import Fetch, check_feed, split_names
 from fluid.runtime.results import StepResults
-from fluid.trainer.programs import Member, Source, Turns
+from fluid.trainer.programs import ProgramInput, Source, Turns
 
 
 class StepRequest:
@@ -127,7 +127,7 @@ class StepsPerCall:
 
     Args:
       wanted: the argument `steps_per_dispatch` of Trainer.
-      members: the programs.
+      inputs: the programs.
       session: the session of the Trainer.
 
     Attributes:
@@ -138,11 +138,11 @@ class StepsPerCall:
         several steps per call.
     """
 
-    def __init__(self, wanted: StepsPerDispatch, members: Sequence[Member], session: Session):
+    def __init__(self, wanted: StepsPerDispatch, inputs: Sequence[ProgramInput], session: Session):
         self._wanted = _checked(wanted)
-        self._alone = {member.name: _reason_against(member, session) for member in members}
+        self._alone = {input.name: _reason_against(input, session) for input in inputs}
         self.one_by_one = frozenset(n for n, reason in self._alone.items() if reason is not None or wanted == 1)
-        self._paces = {member.name: Pace() for member in members}
+        self._paces = {input.name: Pace() for input in inputs}
         self._warned = False
         self._compilations = session.compilations
         self._compiled = 0
@@ -216,17 +216,17 @@ def _checked(wanted: Any) -> StepsPerDispatch:
     return wanted
 
 
-def _reason_against(member: Member, session: Session) -> str | None:
+def _reason_against(input: ProgramInput, session: Session) -> str | None:
     """Return the reason, for a message, why a program must run one step per device call; None if there is no reason."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
     if session.engine.layout.mesh is not None or session.engine.layout.in_parts:
         return "the steps of several devices run one by one"
-    if member.chain is not None:
-        return f"the feeds of {member.name} come from other programs, which compute them anew for each step"
-    if member.program.convolves and session.device.platform == "cpu":
+    if input.chain is not None:
+        return f"the feeds of {input.name} come from other programs, which compute them anew for each step"
+    if input.program.convolves and session.device.platform == "cpu":
         return (
-            f"the program {member.name} has convolutions, for which XLA has its quick code on a CPU outside of loops "
+            f"the program {input.name} has convolutions, for which XLA has its quick code on a CPU outside of loops "
             f"alone, so that several steps in one call would be slower, and round otherwise"
         )
     return None
@@ -284,7 +284,7 @@ def _worth_a_call(seconds: float) -> int:
 
 
 def compile_ahead(
-    members: Sequence[Member], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
+    inputs: Sequence[ProgramInput], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
 ) -> None:
     """Start to compile the step of a program before its first minibatch is read, if the shapes of its feeds are known.
 
@@ -292,15 +292,15 @@ def compile_ahead(
     if the first call may have several steps, the compilation begins when the first minibatch is read.
 
     Args:
-      members: the programs.
+      inputs: the programs.
       steps: the compiled step of each program.
       source: the source of the minibatches.
       steps_per_call: the number of steps per device call.
     """
-    if len(members) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
+    if len(inputs) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
         return
-    feed = members[0].expected(source)
-    if feed is None or steps_per_call.capacity(members[0].program, Batch(feed, examples=source.batch_size)) > 1:
+    feed = inputs[0].expected(source)
+    if feed is None or steps_per_call.capacity(inputs[0].program, Batch(feed, examples=source.batch_size)) > 1:
         return
     with contextlib.suppress(Exception):  # ignore errors of this early compilation: the first step raises them again
         steps[0].compile_ahead(feed)

@@ -22,7 +22,7 @@ from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.seeds import Seeds
 from fluid.trainer.evaluation.evaluate import DatasetEvaluator
-from fluid.trainer.programs import Member
+from fluid.trainer.programs import ProgramInput
 
 Export = Callable[[str, str], object]
 """The type of a function that exports a program; its arguments are the path and the name of the program."""
@@ -111,28 +111,28 @@ class DryRun:
         self._export = export
         self._parts: list[CheckedPart] = []
 
-    def run(self, members: Sequence[Member], readers: Sequence[ReaderLike | None], order: FeedOrder) -> Check:
+    def run(self, inputs: Sequence[ProgramInput], readers: Sequence[ReaderLike | None], order: FeedOrder) -> Check:
         """Run every part of the dry run for every program, and restore the session and the readers.
 
         Args:
-          members: the programs.
+          inputs: the programs.
           readers: the reader of each program; None for a program without feeds.
           order: the argument `feed_order` of `train`.
         """
-        for member, reader in zip(members, readers, strict=True):
-            suffix = f" {member.name}" if len(members) > 1 else ""
+        for input, reader in zip(inputs, readers, strict=True):
+            suffix = f" {input.name}" if len(inputs) > 1 else ""
             with unchanged(self._session, reader):
-                self._run(member, reader, order, suffix)
+                self._run(input, reader, order, suffix)
         return Check(tuple(self._parts))
 
-    def _run(self, member: Member, reader: ReaderLike | None, order: FeedOrder, suffix: str) -> None:
+    def _run(self, input: ProgramInput, reader: ReaderLike | None, order: FeedOrder, suffix: str) -> None:
         """Run "read", "train", "test", "save" and "export" for one program; if "read" fails, do not run the others."""
-        read = self._part(f"read{suffix}", lambda: self._read(member, reader, order))
+        read = self._part(f"read{suffix}", lambda: self._read(input, reader, order))
         later = {
-            "train": lambda: self._train(member, read[1]),
-            "test": lambda: self._test(member, read[0], order),
+            "train": lambda: self._train(input, read[1]),
+            "test": lambda: self._test(input, read[0], order),
             "save": lambda: self._save(),
-            "export": lambda: self._exported(member, read[1]),
+            "export": lambda: self._exported(input, read[1]),
         }
         for name, part in later.items():
             if read is None:
@@ -150,26 +150,26 @@ class DryRun:
         self._parts.append(CheckedPart(name, found))
         return value
 
-    def _read(self, member: Member, reader: ReaderLike | None, order: FeedOrder) -> tuple[str, tuple[Any, Any]]:
+    def _read(self, input: ProgramInput, reader: ReaderLike | None, order: FeedOrder) -> tuple[str, tuple[Any, Any]]:
         """Read one minibatch; return its shapes as text, and a pair: the reader's rows, and the arrays for a step."""
         if reader is None:
             return "no feeds", ({}, {})
         with contextlib.closing(minibatches(reader)()) as rows:
             minibatch = next(rows)
-        convert = member.converter(order, self._session.engine.buckets(member.program), trains=True)
+        convert = input.converter(order, self._session.engine.buckets(input.program), trains=True)
         with contextlib.closing(InputPipeline(minibatches([minibatch]), [convert]).start()) as batches:
             feed = next(iter(batches)).feed
         shapes = [f"{n} {shape_text(str(np.dtype(v.dtype)), v.shape)}" for n, v in feed.items()]
         return ", ".join(shapes) or "no feeds", (minibatch, feed)
 
-    def _train(self, member: Member, feed: Mapping[str, Any]) -> tuple[str, None]:
-        program = member.program
+    def _train(self, input: ProgramInput, feed: Mapping[str, Any]) -> tuple[str, None]:
+        program = input.program
         trained = dict.fromkeys(name for minimize in program.minimizes for name in minimize.parameters)
         before = {name: np.array(self._session.scope.arrays[name]) for name in trained}
         step = bind(self._session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
         # restore the parameters after this step, because "test", "save" and "export" need the parameters before it
         with unchanged(self._session, None):
-            losses = np.asarray(step(member.fed(feed)).values[program.loss_output])
+            losses = np.asarray(step(input.fed(feed)).values[program.loss_output])
             after = {name: np.asarray(self._session.scope.arrays[name]) for name in trained}
         if not np.isfinite(losses).all():
             raise errors.NonFiniteError(
@@ -181,8 +181,8 @@ class DryRun:
         not_changed = f"; not {', '.join(same[:4])}" if same else ""
         return f"loss {_number(losses)}, {changed}{not_changed}", None
 
-    def _test(self, member: Member, minibatch: Any, order: FeedOrder) -> tuple[str, None]:
-        results = self._evaluator.test(member, [minibatch], order, {}, interrupts=None)
+    def _test(self, input: ProgramInput, minibatch: Any, order: FeedOrder) -> tuple[str, None]:
+        results = self._evaluator.test(input, [minibatch], order, {}, interrupts=None)
         names = results.names or [f"output {index}" for index in range(len(results))]
         shown = [f"{name} {_shown(value)}" for name, value in zip(names, results, strict=True)]
         return ", ".join(shown), None
@@ -197,12 +197,12 @@ class DryRun:
             size = scaled(os.path.getsize(state), "B")
         return f"{counted(len(report.taken), 'array')} written and read, {size} with the optimizer", None
 
-    def _exported(self, member: Member, feed: Mapping[str, Any]) -> tuple[str, None]:
+    def _exported(self, input: ProgramInput, feed: Mapping[str, Any]) -> tuple[str, None]:
         from fluid import export  # imported only when needed, because few trainings export
 
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "net.fluid")
-            self._export(path, member.name)
+            self._export(path, input.name)
             size = scaled(os.path.getsize(path), "B")
             model = export.load(path)
             program = model.program(place=self._session.device)

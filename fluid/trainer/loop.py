@@ -30,7 +30,7 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.losses import Losses
-from fluid.trainer.programs import Member
+from fluid.trainer.programs import ProgramInput
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
@@ -46,11 +46,11 @@ class TrainedProgram:
     """A program that the training loop trains, with its compiled training step.
 
     Attributes:
-      member: the program, with the description of the minibatches that it reads.
+      input: the program, with the description of the minibatches that it reads.
       step: the compiled training step of the program.
     """
 
-    member: Member
+    input: ProgramInput
     step: CompiledStep
 
 
@@ -98,18 +98,18 @@ class Training:
         return self.programs[0].step.engine.compilations.of_training
 
 
-def trained_programs(members: Sequence[Member], session: Session, handlers: Dispatcher) -> list[TrainedProgram]:
+def trained_programs(inputs: Sequence[ProgramInput], session: Session, handlers: Dispatcher) -> list[TrainedProgram]:
     """Return each program with its compiled training step, which also returns the values that handlers fetch.
 
     Raises:
       UnknownNameError: a handler fetches a value that no program has.
     """
-    fetched = handlers.fetches([member.program for member in members])
+    fetched = handlers.fetches([input.program for input in inputs])
     runs = []
-    for member, also in zip(members, fetched, strict=True):
-        feeds = member.program.feeds
-        step = bind(session.engine, member.program, Request(TRAIN, None, tuple(feeds), also=also))
-        runs.append(TrainedProgram(member, step))
+    for input, also in zip(inputs, fetched, strict=True):
+        feeds = input.program.feeds
+        step = bind(session.engine, input.program, Request(TRAIN, None, tuple(feeds), also=also))
+        runs.append(TrainedProgram(input, step))
     return runs
 
 
@@ -198,10 +198,10 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
       batches: the pass over the minibatches.
     """
     progress, handlers, program = training.progress, training.handlers, training.programs[first.program]
-    name, chain = program.member.name, program.member.chain
+    name, chain = program.input.name, program.input.chain
     # if other programs compute feeds of this program, `chain` adds these feeds to the minibatch
     feed = first.feed if chain is None else chain(first.feed)
-    request = StepRequest(program.member.program)
+    request = StepRequest(program.input.program)
     capacity, limit = _limit(training, program, first)
     # the steps of two device calls may be in flight: one call runs, the next one waits
     handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
@@ -216,7 +216,7 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     # training.
     batch = batches.take(1 if training.stopping() else count, capacity)
     results = request.run(program.step, batch.feed if chain is None else feed, batch.count)
-    training.losses.add(results.values[program.member.program.loss_output], progress.epoch, progress.step, batch.count)
+    training.losses.add(results.values[program.input.program.loss_output], progress.epoch, progress.step, batch.count)
     progress.advance(batch)
 
     quick = batch.seconds < _SLOW and not progress.reads_once
@@ -238,9 +238,9 @@ def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[i
 
     Policies (hooks between device calls) limit the second number too, which is from 1 to the first number.
     """
-    if program.member.name in training.steps_per_call.one_by_one:
+    if program.input.name in training.steps_per_call.one_by_one:
         return 1, 1
-    capacity = training.steps_per_call.capacity(program.member.program, first)
+    capacity = training.steps_per_call.capacity(program.input.program, first)
     if capacity == 1:
         return 1, 1
     ahead = training.steps_per_call.ahead(*training.handlers.steps_ahead())
@@ -267,12 +267,12 @@ def _notify(
     """
     epoch, handlers = training.progress.epoch, training.handlers
     first_step = training.progress.step - batch.count
-    name = program.member.name
+    name = program.input.name
     begins = batch.count > 1 and handlers.hear(BeginStepEvent)
-    examples = batch.examples if program.member.chain is None else examples_in(program.member.program.feeds, feed)
+    examples = batch.examples if program.input.chain is None else examples_in(program.input.program.feeds, feed)
     for number, (minibatch, (metrics, fetched)) in enumerate(zip(batch.each, results, strict=True)):
         if number > 0 and begins:
-            request = StepRequest(program.member.program, in_call=True)
+            request = StepRequest(program.input.program, in_call=True)
             handlers(BeginStepEvent(epoch, first_step + number, minibatch.feed, minibatch.seconds, request, name))
         handlers(EndStepEvent(epoch, first_step + number, metrics, fetched, examples, name))
 

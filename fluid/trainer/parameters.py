@@ -11,7 +11,7 @@ from fluid.place import Place
 from fluid.runtime import Session
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.state_io import ReadOnlyArrays
-from fluid.trainer.programs import Member, ProgramFunction
+from fluid.trainer.programs import ProgramFunction, ProgramInput
 
 log = logging.getLogger("fluid")
 
@@ -34,7 +34,7 @@ class HasParameters:
     session: Session
     program: Program
     programs: dict[str, Program]
-    _member: Callable[..., Member]
+    _input: Callable[..., ProgramInput]
     _inference: Program | None
     _reported: str | None = None  # the last message that `_report` has logged; an equal message is not logged again
 
@@ -85,7 +85,7 @@ class HasParameters:
     def learning_rate(self, rate: RateToSet | Mapping[str, RateToSet]) -> None:
         if isinstance(rate, Mapping):
             for name, its in rate.items():
-                self.session.set_learning_rates(its, self._member(name, "learning_rate").program)
+                self.session.set_learning_rates(its, self._input(name, "learning_rate").program)
         elif len(self.programs) > 1:
             first = next(iter(self.programs))
             raise errors.ArgumentError(
@@ -310,7 +310,7 @@ class HasParameters:
         if inference is not None and program in (None, inference.name, inference.function, inference):
             found = inference
         else:
-            found = self._member(program, "save_inference_model").program
+            found = self._input(program, "save_inference_model").program
             if fetch is None and options.get("feed") is None:
                 results = export.unlabelled(found)
                 export.save(path, found, self.session.params(), fetch=results.fetch, **options)
@@ -352,7 +352,7 @@ class HasParameters:
         """
         from fluid import export  # imported only when needed, because few trainings export
 
-        export.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
+        export.save_step(path, self.session, self._input(program, "save_training_step").program, **options)
 
     def _report(self, exported: str) -> None:
         """Log the message of an export, unless it equals the last message: an OnlineTrainer exports many times."""

@@ -41,8 +41,8 @@ from fluid.trainer.losses import Losses
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import (
     InferenceFunction,
-    Member,
     ProgramFunction,
+    ProgramInput,
     ProgramsLike,
     ReadersLike,
     ScheduleLike,
@@ -51,10 +51,10 @@ from fluid.trainer.programs import (
     declared_programs,
     discovered,
     inference_program,
-    member_called,
-    members_of,
     pipeline_of,
     plan_of,
+    program_input_called,
+    program_inputs_of,
     readers_of,
     source_of,
     warn_of_idle,
@@ -200,8 +200,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self.programs = dict(session.programs)
         if len(programs) == 1:
             self.program = programs[0]
-        self._members = members_of(declared, programs, session)
-        self._steps_per_call = StepsPerCall(steps_per_dispatch, self._members, session)
+        self._inputs = program_inputs_of(declared, programs, session)
+        self._steps_per_call = StepsPerCall(steps_per_dispatch, self._inputs, session)
         self._evaluator = evaluator
         self._signals = Signals()
         self._stopping = False
@@ -279,7 +279,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           Exception: any exception of the reader or of a handler, unchanged. After any error, the parameters are the
             result of the last completed step.
         """
-        readers = readers_of(self._members, reader, num_epochs)
+        readers = readers_of(self._inputs, reader, num_epochs)
         num_epochs = whole_number("train", "num_epochs", num_epochs, least=0)
         if self._training:
             raise errors.ArgumentError(
@@ -305,13 +305,13 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         resume: bool | None,
     ) -> None:
         """Run a call of `train`, or the rest of an interrupted call, with arguments that `train` has checked."""
-        source = source_of(self._members, readers, self._plan, int(self.session.scope.step))
+        source = source_of(self._inputs, readers, self._plan, int(self.session.scope.step))
         position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)
-        programs = loop.trained_programs(self._members, self.session, dispatcher)
+        programs = loop.trained_programs(self._inputs, self.session, dispatcher)
         steps = [program.step for program in programs]
         buckets = [program.step.buckets for program in programs]
-        position.begin(pipeline_of(self._members, source, feed_order, buckets), dispatcher)
+        position.begin(pipeline_of(self._inputs, source, feed_order, buckets), dispatcher)
         signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
         requested = lambda: (self._stopping, self._pausing)  # noqa: E731
         agreement = Agreement(group(), signals, position, requested, self.stop, self.pause)
@@ -326,12 +326,12 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             checkpoints=checkpoints,
             signals=signals,
             steps_per_call=self._steps_per_call,
-            compile_ahead=lambda: compile_ahead(self._members, steps, source, self._steps_per_call),
+            compile_ahead=lambda: compile_ahead(self._inputs, steps, source, self._steps_per_call),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)
         if not self._stopping:
-            warn_of_idle(self._members, source)
+            warn_of_idle(self._inputs, source)
 
     def _train(self, run: loop.Training, num_epochs: int, readers: Readers) -> None:
         self._training = True
@@ -407,7 +407,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           UnknownNameError: a metric reads a value that the program does not have.
           ArgumentError: a metric has the name of an output.
         """
-        reader = check_data("test", self._member(program, "test").reads, reader, feed_order)
+        reader = check_data("test", self._input(program, "test").reads, reader, feed_order)
         return self._evaluate(reader, feed_order, metrics or {}, program, fetch=fetch, feed=feed)
 
     def _evaluate(
@@ -419,10 +419,10 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         rows: bool = True,
         **looked_at: Any,
     ) -> Results:
-        check_reader("test", reader, self._member(program, "test").program.table)
+        check_reader("test", reader, self._input(program, "test").program.table)
         # A handler may run a long test: then Ctrl-C ends the test between two minibatches.
         signals = self._signals if self._training else None
-        return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
+        return self._evaluator.test(self._input(program, "test"), reader, order, metrics, rows, signals, **looked_at)
 
     @fitting("trainer.check")
     def check(self, reader: ReadersLike = None, feed_order: FeedOrder = None) -> Check:
@@ -465,13 +465,13 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
                 f"check() was called {'while training runs' if self._training else 'in several processes'}, expected "
                 f"before the training, in one process: trainer.check(reader), then trainer.train(reader)"
             )
-        readers = readers_of(self._members, reader)
+        readers = readers_of(self._inputs, reader)
 
         def export(path: str, program: str) -> object:
             return self._export(path, None, program if self._inference is None else None)
 
         run = DryRun(self.session, copy.copy(self._evaluator), export)
-        return run.run(self._members, readers, feed_order)
+        return run.run(self._inputs, readers, feed_order)
 
     def pause(self) -> None:
         """Pause training after the current step; the next `train` with the same reader continues after that step.
@@ -489,12 +489,12 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         """
         self._stopping = True
 
-    def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
-        """Return the Member (program with its feeds) for a program's name or function; None selects the only program.
+    def _input(self, program: str | ProgramFunction | None, method: str) -> ProgramInput:
+        """Return the ProgramInput for the name or function of a program; None selects the only program.
 
         Error messages name the calling method, `method`.
         """
-        return member_called(program, self._members, method)
+        return program_input_called(program, self._inputs, method)
 
 
 def train(

@@ -1,4 +1,4 @@
-"""Globs of names: which names they stand for, in which order, and what is refused."""
+"""Globs of names: the selected names, their order, and refused patterns."""
 
 import fnmatch
 
@@ -25,12 +25,12 @@ NAMES = st.lists(st.text("ab/._", min_size=1, max_size=6), unique=True, min_size
         ([], []),
     ],
 )
-def test_patterns_stand_for_names_in_the_order_of_the_names(patterns, want):
+def test_patterns_select_names_in_their_known_order(patterns, want):
     assert select(patterns, KNOWN, "here") == want
 
 
 @given(NAMES, st.text("ab/._*?", min_size=1, max_size=6))
-def test_a_pattern_stands_for_what_a_glob_matches(names, pattern):
+def test_random_patterns_match_as_fnmatch(names, pattern):
     want = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
     if want:
         assert select(pattern, names, "here") == want
@@ -48,6 +48,6 @@ def test_a_pattern_stands_for_what_a_glob_matches(names, pattern):
         ([3], errors.ArgumentTypeError, "expected names and globs"),
     ],
 )
-def test_what_is_refused(pattern, error, match):
+def test_wrong_patterns_raise_named_errors(pattern, error, match):
     with pytest.raises(error, match=match):
         select(pattern, KNOWN, "here")

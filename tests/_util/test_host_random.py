@@ -1,4 +1,4 @@
-"""Random numbers that are drawn on the host are those of `jax.random`, to the bit."""
+"""Random numbers drawn on the host: each equals the number of `jax.random` to the bit."""
 
 from fractions import Fraction
 
@@ -24,7 +24,7 @@ def same(first, second):
 
 @few
 @given(seed=seeds, number=seeds)
-def test_folding(seed, number):
+def test_fold_in_equals_jax(seed, number):
     key = jax.random.key(seed)
     assert same(host_random.fold_in(key, number), jax.random.fold_in(key, number))
 
@@ -38,14 +38,14 @@ def test_the_key_of_a_seed(seed):
 
 @few
 @given(seed=seeds, count=st.sampled_from([1, 2, 3, 100, 4097]))
-def test_bits(seed, count):
+def test_random_bits_equal_jax(seed, count):
     key = jax.random.key(seed)
     np.testing.assert_array_equal(host_random.bits_of(host_random.key_data(key), count), jax.random.bits(key, (count,)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("seed", [0, 5, 2**31])
-def test_fractions(seed, dtype):
+def test_random_fractions_equal_jax(seed, dtype):
     key = jax.random.key(seed)
     found = host_random.fractions_of(host_random.key_data(key), 4097, dtype)
     wanted = np.asarray(jax.random.uniform(key, (4097,), dtype))
@@ -56,7 +56,7 @@ def test_fractions(seed, dtype):
 @few
 @given(seed=seeds, low=st.floats(-10, 10, width=32), width=st.floats(2**-10, 10, width=32))
 def test_numbers_between_bounds_are_rounded_once(seed, low, width):
-    """Beside exact fractions: no other float32 is nearer."""
+    """Compare with exact fractions: no other float32 is nearer."""
     low, high = np.float32(low), np.float32(low) + np.float32(width)
     words = host_random.key_data(jax.random.key(seed))
     found = host_random.between(words, 200, low, high)
@@ -94,7 +94,7 @@ DRAWN = {
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("shape", [(2,), (7,), (20, 1, 3, 3), (180, 10), (257, 9), (300, 200), (0, 3)])
-def test_initial_values_are_those_that_a_compiled_program_draws(name, dtype, shape, monkeypatch):
+def test_host_initial_values_equal_compiled_values(name, dtype, shape, monkeypatch):
     key = jax.random.key(5)
     found = DRAWN[name](key, shape, jnp.dtype(dtype))
     assert found.shape == shape and found.dtype == jnp.dtype(dtype)
@@ -104,7 +104,7 @@ def test_initial_values_are_those_that_a_compiled_program_draws(name, dtype, sha
     np.testing.assert_array_equal(found.astype("float32"), np.asarray(drawn).astype("float32"))
 
 
-def test_a_known_key_in_a_function_that_is_traced():
+def test_known_key_in_traced_function_equals_jax():
     key = jax.random.key(3)
     folded = jax.jit(lambda: jax.random.key_data(host_random.fold_in(key, 9)))()
     np.testing.assert_array_equal(folded, jax.random.key_data(jax.random.fold_in(key, 9)))

@@ -59,7 +59,7 @@ TAKERS = {
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_an_address_is_refused_where_a_local_path_is_needed(taker, trainer):
+def test_address_instead_of_a_local_path_is_refused(taker, trainer):
     with pytest.raises(errors.FluidError, match=r"'memory://bucket/here' is an address, and a local path") as caught:
         TAKERS[taker](trainer)
     assert "fluid.CheckpointConfig(address)" in str(caught.value)
@@ -80,7 +80,7 @@ def test_an_address_of_this_machine_says_the_path():
         local_path(3)
 
 
-def test_files_of_save_params_and_save_persistables_find_each_other(trainer):
+def test_params_and_persistables_files_load_either_way(trainer):
     os.mkdir("fluid")
     trainer.save_params("fluid")
     with static.scope_guard(static.Scope()), static.program_guard(static.Program(), static.Program()):
@@ -112,7 +112,7 @@ def _state(trainer):
     return {name: np.asarray(a) for name, a in trainer.session.state().items() if name != "@root"}
 
 
-def test_a_session_is_loaded_under_other_names_with_its_optimizer_states(trainer):
+def test_renamed_session_loads_with_its_optimizer_state(trainer):
     old = fluid.Trainer(_named("old"), ADAM)
     old.train(READER)
     old.session.save("all.session")
@@ -136,7 +136,7 @@ def test_a_skipped_parameter_keeps_its_optimizer_states(trainer):
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
-def test_a_session_that_lacks_something_is_loaded_if_not_strict(trainer):
+def test_incomplete_session_loads_only_without_strict(trainer):
     trainer.train(READER)
     trainer.session.save("all.session")
     other = fluid.Trainer(regression, fluid.optimizer.SGD(0.1))
@@ -147,7 +147,7 @@ def test_a_session_that_lacks_something_is_loaded_if_not_strict(trainer):
     assert int(other.session.scope.step) == int(trainer.session.scope.step)
 
 
-def test_parameters_are_taken_from_a_file_of_a_session(trainer):
+def test_load_params_reads_a_session_file(trainer):
     trainer.session.save("all.session")
     assert fluid.Trainer(regression, fluid.optimizer.SGD(0.1)).load_params("all.session").complete
 
@@ -164,14 +164,14 @@ def test_parameters_are_taken_from_a_file_of_a_session(trainer):
         ("empty", b"", "or is damaged"),
     ],
 )
-def test_what_another_library_wrote_is_recognized(name, content, says, trainer):
+def test_files_of_other_libraries_are_recognized(name, content, says, trainer):
     pathlib.Path(name).write_bytes(content)
     with pytest.raises(errors.ParameterFileError, match="no parameter file of fluid") as caught:
         trainer.load_params(name)
     assert says in str(caught.value)
 
 
-def test_what_is_recommended_for_a_checkpoint_and_an_exported_model_works(trainer):
+def test_recommended_loading_of_checkpoint_and_export_works(trainer):
     config = fluid.CheckpointConfig("saved", step_interval=1)
     trained = fluid.Trainer(regression, ADAM, checkpoint_config=config)
     trained.train(fluid.reader.arrays({"x": X, "y": Y}, batch_size=8))

@@ -20,7 +20,7 @@ def test_scaled_numbers_are_right_to_three_digits(count):
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_a_larger_number_is_not_shown_as_a_smaller_one(one, other):
+def test_scaled_numbers_keep_their_order(one, other):
     def value(count):
         number, _, unit = scaled(count).partition(" ")
         return float(number) * UNITS[unit]
@@ -28,7 +28,7 @@ def test_a_larger_number_is_not_shown_as_a_smaller_one(one, other):
     assert (value(one) - value(other)) * (one - other) >= 0
 
 
-def test_nouns():
+def test_counted_nouns_have_singular_and_plural():
     assert [counted(n, "array") for n in (0, 1, 2000)] == ["0 arrays", "1 array", "2,000 arrays"]
 
 
@@ -45,7 +45,7 @@ def test_columns_of_text_are_aligned(rows):
 
 
 class Cells(HTMLParser):
-    """Collects the cells of a table."""
+    """A parser that collects the cells of a table."""
 
     def __init__(self):
         super().__init__()

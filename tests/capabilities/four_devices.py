@@ -82,7 +82,7 @@ def row_27():
 
 
 def row_31():
-    """Local, one device of several, all of them: the calls differ in one argument and the numbers in nothing."""
+    """Run locally, on one device of several, and on all: one argument differs, and the numbers are equal."""
     answers = []
     for options in ({}, {"place": "cpu:3"}, {"place": FOUR, "parallel": True}, {"parallel": True}):
         session = fluid.Session(train_program, seed=4, **options)
@@ -118,7 +118,7 @@ def allocated():
 
 
 def beyond_16():
-    """Each device holds the bytes of parameters and optimizer state that the plan predicts."""
+    """Compare the bytes of parameters and optimizer state on each device with the plan."""
     optimizer = fluid.optimizer.Adam(1e-2)
 
     def program():

@@ -1,4 +1,4 @@
-"""Code that runs in a process of its own."""
+"""Functions that run code in separate processes."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The 17 items that no other system has, each tried by a sceptical user."""
+"""The 17 items that no other system has, as a sceptical user would try them."""
 
 import pathlib
 import signal
@@ -84,7 +84,7 @@ KILLED = """
 
 @pytest.mark.slow
 def test_beyond_01_bit_exact_resume_after_kill(tmp_path):
-    """A training that is killed by `kill -9`, twice, ends with the bits of one that was not."""
+    """Kill a training twice by `kill -9`; the final parameters have the bits of an uninterrupted training."""
     for kill_at in (7, 22):
         killed = textwrap.dedent(KILLED) + f"\ntrain('saved', kill_at={kill_at})\n"
         assert finished(killed, tmp_path)[1] == -signal.SIGKILL
@@ -103,7 +103,7 @@ def two_layers():
 
 
 def test_beyond_02_override_and_fetch_in_every_door():
-    """Any named value is fetched and replaced, per call, in a training step, a test, an Inferencer, a Session."""
+    """Fetch and override any named value, per call, in a training step, a test, an Inferencer and a Session."""
     trainer = fluid.Trainer(two_layers, SGD)
     p = {name: np.asarray(value) for name, value in trainer.params.items()}
     given = np.linspace(-1, 1, 8 * 4).reshape(8, 4).astype("float32")
@@ -122,7 +122,7 @@ def test_beyond_02_override_and_fetch_in_every_door():
     trainer.train([first], event_handler=on_event, progress=False)
     np.testing.assert_allclose(seen[0]["guess"], guess, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(seen[0]["guess.w_0@GRAD"], slope, rtol=1e-4, atol=1e-5)
-    assert not np.asarray(seen[0]["hidden.w_0@GRAD"]).any()  # what was replaced needs no gradient
+    assert not np.asarray(seen[0]["hidden.w_0@GRAD"]).any()  # an overridden value needs no gradient
     np.testing.assert_allclose(trainer.params["guess.w_0"], p["guess.w_0"] - 0.1 * slope, rtol=1e-4, atol=1e-5)
 
     p = {name: np.asarray(value) for name, value in trainer.params.items()}
@@ -166,7 +166,7 @@ def deceive():
 
 
 def test_beyond_03_a_gan_inside_the_trainer(tmp_path):
-    """Programs in turn have events of their own and one checkpoint, from which both continue exactly."""
+    """Train two programs in turn, with separate events and one checkpoint, from which both continue exactly."""
     random = np.random.default_rng(0)
     samples = {"real": random.normal(size=(40, 2)), "noise": random.normal(size=(40, 3))}
 
@@ -198,7 +198,7 @@ def test_beyond_03_a_gan_inside_the_trainer(tmp_path):
 
 
 def test_beyond_04_row_sparse_embeddings_on_optax():
-    """With stock optax, an update touches the rows of the minibatch, and equals the dense one."""
+    """Update only the rows of the minibatch with stock optax, equal to the dense update."""
 
     def program(rows, is_sparse):
         def program():
@@ -236,7 +236,7 @@ def test_beyond_04_row_sparse_embeddings_on_optax():
 
 
 def test_beyond_05_fused_steps_unfused_events():
-    """Several steps run in one call of the device, and each has its events, feed and numbers all the same."""
+    """Run several steps per call of the device; each step still has its events, feed and numbers."""
 
     def trained(per_call):
         told, trainer = [], fluid.Trainer(train_program, SGD, steps_per_dispatch=per_call)
@@ -260,7 +260,7 @@ def test_beyond_05_fused_steps_unfused_events():
 
 
 def test_beyond_06_bounded_recompilation():
-    """Rows of 60 lengths need at most `max_compilations` compilations, and padding changes no number."""
+    """Train on rows of 60 lengths with at most `max_compilations` compilations; padding changes no number."""
 
     def program():
         words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
@@ -287,7 +287,7 @@ def test_beyond_06_bounded_recompilation():
 
 
 def test_beyond_07_a_report_of_the_first_nan():
-    """A NaN ends the training at the last finite state, with the name, layer, line and rows that made it."""
+    """End a training at the last finite state before a NaN, and report its name, layer, line and rows."""
 
     def program():
         x, y = layers.data("x", shape=[3]), layers.data("y", shape=[1])
@@ -340,8 +340,8 @@ ONLY_JAX_AND_NUMPY = """
 """
 
 
-def test_beyond_08_an_artifact_that_needs_jax_and_numpy(tmp_path):
-    """One file holds the model and its reader, for a machine that has neither fluid nor the source."""
+def test_beyond_08_exported_model_needs_jax_and_numpy(tmp_path):
+    """Export a model with its reader to one file, for a machine that has neither fluid nor the source."""
     import zipfile
 
     params = fluid.Session(inference_program).params()
@@ -355,7 +355,7 @@ def test_beyond_08_an_artifact_that_needs_jax_and_numpy(tmp_path):
 
 
 def test_beyond_09_interrupts_break_nothing():
-    """Wherever the interrupt button falls, the same cell run again ends with the bits of an uninterrupted run."""
+    """Interrupt a cell at every event; the cell run again ends with the bits of an uninterrupted run."""
     rows = [dict(zip("xy", row, strict=True)) for row in zip(COLUMNS["x"], COLUMNS["y"], strict=True)]
     left = {("read", 20), ("read", 70), ("BeginStepEvent", 1), ("EndStepEvent", 11), ("BeginStepEvent", 17)}
     left |= {("EndStepEvent", 30), ("EndEpochEvent", 2), ("BeginEpochEvent", 3)}
@@ -393,7 +393,7 @@ def test_beyond_09_interrupts_break_nothing():
 
 
 def test_beyond_10_exact_evaluation_in_bounded_memory():
-    """A test gives the numbers of the whole data for any batch size, and keeps only a few minibatches."""
+    """Test with any batch size: the numbers equal the whole data, and only a few minibatches are in memory."""
     trainer, columns = fluid.Trainer(train_program, SGD), data(rows=600)
     p = trainer.params
     expected = ((guess_of(p, columns["x"]) - columns["y"]) ** 2).mean()
@@ -417,7 +417,7 @@ def test_beyond_10_exact_evaluation_in_bounded_memory():
 
 
 def test_beyond_11_online_learning_under_remote_control(tmp_path):
-    """From elsewhere a training is paused, resumed, saved and published while rows arrive."""
+    """Pause, resume, save and publish a training from another process while rows arrive."""
     export = {"platforms": ["cpu"]}
     options = {"publish_to": tmp_path / "models", "fetch": ["guess"], "export": export, "test_every": None}
     with fluid.OnlineTrainer(train_program, SGD, tmp_path / "online", batch_size=8, **options) as online:
@@ -442,7 +442,7 @@ def test_beyond_11_online_learning_under_remote_control(tmp_path):
 
 
 def test_beyond_12_a_readable_contract_of_parameters(in_tmp):
-    """Parameters have readable names before any data; what does not match is named, with both lines and the nearest."""
+    """Name parameters readably before any data; errors name each mismatch, both lines and the nearest name."""
 
     def net(size, name):
         def program():
@@ -475,7 +475,7 @@ def test_beyond_12_a_readable_contract_of_parameters(in_tmp):
 
 
 def test_beyond_12_a_difference_of_files_names_lines(tmp_path):
-    """A comparison of two parameter files names the lines that made the parameters, on both sides."""
+    """Compare two parameter files; the report names the lines that created the parameters, on both sides."""
 
     def net(size):
         return lambda: layers.fc(layers.data("x", shape=[3]), size=size, name="guess")
@@ -524,7 +524,7 @@ with fluid.scope_guard(fluid.core.Scope()):
 
 
 def test_beyond_13_a_program_of_2018_with_sequences(in_tmp):
-    """A program for the Executor, with LoD tensors, a scope and a saved model, runs with the import changed."""
+    """Run a program for the Executor, with LoD tensors, a scope and a saved model, after changing its import."""
     rows = [[1, 2, 3], [4], [5, 6], [1, 7, 8, 9]]
     labels = np.array([[0], [1], [1], [0]])
     here = {"rows": [np.array(row) for row in rows], "labels": labels}
@@ -539,8 +539,8 @@ def test_beyond_13_a_program_of_2018_with_sequences(in_tmp):
     assert (here["answer"].argmax(axis=1) == labels[:, 0]).all()
 
 
-def test_beyond_14_populations_are_one_program():
-    """N trainings with other seeds and rates are one compiled program, and each equals a training alone."""
+def test_beyond_14_population_compiles_a_single_program():
+    """Compile N trainings with different seeds and rates to one program; each equals a separate training."""
     seeds, rates = [0, 1, 1], [0.1, 0.1, 0.03]
     population = fluid.Population(train_program, fluid.optimizer.SGD(0.1), seeds=seeds, vary={"learning_rate": rates})
     before = population.params
@@ -577,8 +577,8 @@ ONLINE = """
 
 
 @pytest.mark.slow
-def test_beyond_15_each_accepted_row_exactly_once_under_kill(tmp_path):
-    """Killed while rows arrive, an online training has each accepted row exactly once."""
+def test_beyond_15_kill_keeps_accepted_rows_exactly_once(tmp_path):
+    """Kill an online training while rows arrive; it trains on each accepted row exactly once."""
     acknowledged, status = finished(ONLINE, tmp_path)
     assert status == -signal.SIGKILL
     columns, options = data(rows=90), {"batch_size": 8, "test_every": None, "checkpoint_every": 3}
@@ -595,12 +595,12 @@ def test_beyond_15_each_accepted_row_exactly_once_under_kill(tmp_path):
 
 
 def test_beyond_16_a_plan_agrees_with_the_allocator(on_four_devices):
-    """The bytes that a plan says for parameters and optimizer state are those that the devices then hold."""
+    """Compare the planned bytes of parameters and optimizer state with the bytes on the devices."""
     on_four_devices("beyond_16")
 
 
-def test_beyond_17_the_same_artifact_is_the_same_bytes(tmp_path):
-    """The same program and parameters make the same bytes, in another file, another line, another process."""
+def test_beyond_17_equal_models_export_equal_bytes(tmp_path):
+    """Export equal programs and parameters to equal bytes, from another file, line and process."""
     code = """
         import sys
         import numpy as np

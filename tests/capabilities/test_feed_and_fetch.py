@@ -1,4 +1,4 @@
-"""Rows 1 to 7 of CAPABILITIES, as a user of feed and fetch operators would try them (seed 000)."""
+"""Rows 1 to 7 of CAPABILITIES: feed and fetch operators, as their users would try them (seed 000)."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def trained(reader, epochs=1, program=train_program, **options):
 
 
 def test_row_01_feed_numpy_by_name_fetch_named_results():
-    """NumPy arrays are fed by name, and results come back by the names that were asked for."""
+    """Feed NumPy arrays by name, and fetch results by the requested names."""
     session = fluid.Session(train_program)
     w, b = (np.asarray(session.scope[name]) for name in ("guess.w_0", "guess.b_0"))
     guess = COLUMNS["x"] @ w + b
@@ -41,7 +41,7 @@ def test_row_01_feed_numpy_by_name_fetch_named_results():
     np.testing.assert_allclose(found["loss"], ((guess - COLUMNS["y"]) ** 2).mean(), rtol=1e-5)
     np.testing.assert_array_equal(found["guess.w_0"], w)
     np.testing.assert_array_equal(found["y"], COLUMNS["y"])
-    assert [np.asarray(value).shape for value in found] == [(), guess.shape, w.shape, guess.shape]  # in the order asked
+    assert [np.asarray(value).shape for value in found] == [(), guess.shape, w.shape, guess.shape]  # as requested
 
     lists = {name: column.astype("float64").tolist() for name, column in COLUMNS.items()}
     np.testing.assert_array_equal(session.run(train_program, lists)["guess"], found["guess"])
@@ -52,7 +52,7 @@ def test_row_01_feed_numpy_by_name_fetch_named_results():
 
 
 def test_row_02_minibatches_are_rows():
-    """A reader yields a minibatch as rows, which are tuples of fields; no caller splits columns."""
+    """Yield minibatches as rows, which are tuples of fields, so that no caller splits columns."""
 
     def reader():
         for batch in minibatches(COLUMNS):
@@ -70,13 +70,13 @@ def test_row_02_minibatches_are_rows():
     ("fields", "order"), [(("y", "x"), ["y", "x"]), (("id", "y", "none", "x"), {"x": 3, "y": 1})], ids=["list", "dict"]
 )
 def test_row_03_the_feed_map_is_stated_once(fields, order):
-    """The feed of each field is stated once, outside the loop, as a list or as column numbers."""
+    """State the feed of each field once, outside the loop, as a list or as column numbers."""
     rows = COLUMNS | {"id": np.arange(24), "none": [None] * 24}
     reader = fluid.batch([tuple(rows[field][i] for field in fields) for i in range(24)], 8)
     before, after = trained(reader, feed_order=order)
     assert_params(after, descend(before, minibatches(COLUMNS), 0.1)[0])
 
-    session = fluid.Session(train_program)  # in a loop of one's own
+    session = fluid.Session(train_program)  # in a custom loop
     feeds = fluid.reader.prefetch(reader, session, feed_order=order)
     losses = [float(session.run(feed=feed)["loss"]) for feed in feeds]
     errors = [(guess_of(before, batch["x"]) - batch["y"]) for batch in minibatches(COLUMNS)]
@@ -84,7 +84,7 @@ def test_row_03_the_feed_map_is_stated_once(fields, order):
 
 
 def test_row_04_data_knows_its_column():
-    """`layers.data(column=)` says which field of a row it reads; without, declarations come in order."""
+    """Choose the field of a row by `layers.data(column=)`, or else by the order of declarations."""
 
     def program():
         x, y = layers.data("x", shape=[3], column=2), layers.data("y", shape=[1], column=0)
@@ -98,7 +98,7 @@ def test_row_04_data_knows_its_column():
 
 
 def test_row_05_feeds_arrive_over_the_network():
-    """Minibatches may come from a socket as well as from a disk; the program knows of neither."""
+    """Read minibatches from a socket or from a disk, without a change of the program."""
     here, there = socket.socketpair()
 
     def send():
@@ -116,7 +116,7 @@ def test_row_05_feeds_arrive_over_the_network():
 
 
 def test_row_06_a_distributed_file_system():
-    """Rows are read from files in a distributed store, and divided among processes without loss."""
+    """Read rows from files in a distributed store, divided among processes without loss."""
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
     for number, batch in enumerate(minibatches(COLUMNS)):
@@ -134,7 +134,7 @@ def test_row_06_a_distributed_file_system():
 
 
 def test_row_07_compile_and_run_are_separate(tmp_path):
-    """The Python of a program runs only during compilation; an exported model runs without Python code of the user."""
+    """Run the Python of a program only during compilation, and an exported model without Python code of the user."""
     runs = []
 
     def program():
@@ -168,7 +168,7 @@ np.save("guess.npy", guess)
 
 
 def test_row_07_a_training_step_without_its_python(tmp_path):
-    """A training step is exported as well: arrays in, arrays out, by jax and numpy alone."""
+    """Export a training step, from arrays to arrays, which runs with jax and numpy only."""
     trainer = fluid.Trainer(train_program, SGD)
     before = dict(trainer.params)
     trainer.save_training_step(tmp_path / "line.step", platforms=["cpu"])

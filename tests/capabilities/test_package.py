@@ -1,4 +1,4 @@
-"""Rows 8 to 17 of CAPABILITIES, as a reader of the draft of a Python package would try them (seed 001)."""
+"""Rows 8 to 17 of CAPABILITIES: a Python package, as a reader of its draft would try it (seed 001)."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ COLUMNS = data()
 
 
 def counted(value, calls):
-    """Return a copy of a value; note each time that it is computed."""
+    """Return a copy of a value, and record each computation in `calls`."""
 
     def note(array):
         calls.append(1)
@@ -23,7 +23,7 @@ def counted(value, calls):
 
 
 def test_row_08_a_model_is_topology_scope_and_device():
-    """A model is a topology (Program) with its initial values, named arrays (Scope), and a device (Session)."""
+    """Separate a model into topology (Program) with initial values, named arrays (Scope), and device (Session)."""
     program = fluid.Program(train_program)
     assert {name: spec.shape for name, spec in program.parameters.items()} == {"guess.w_0": (3, 1), "guess.b_0": (1,)}
     assert list(program.feeds) == ["x", "y"]
@@ -42,7 +42,7 @@ def test_row_08_a_model_is_topology_scope_and_device():
 
 
 def test_row_09_run_computes_and_caches_the_needed_part():
-    """`run(targets)` computes only the values that the targets need, and compiles once."""
+    """Compute only the values that the targets of `run(targets)` need, and compile once."""
     left, right = [], []
 
     def program():
@@ -63,8 +63,8 @@ def test_row_09_run_computes_and_caches_the_needed_part():
     assert len(session.compilations) == 2
 
 
-def test_row_10_value_is_computed_on_demand_and_kept():
-    """`value("name")` computes a missing value, and keeps the value until the next feed."""
+def test_row_10_value_is_lazy_and_cached():
+    """Compute a missing value by `value("name")`, and cache the value until the next feed."""
     calls = []
 
     def program():
@@ -73,7 +73,7 @@ def test_row_10_value_is_computed_on_demand_and_kept():
 
     session = fluid.Session(program)
     session.feed({"x": COLUMNS["x"]})
-    assert not calls  # nothing is computed before somebody asks
+    assert not calls  # nothing is computed before the first request
     for _ in range(3):
         np.testing.assert_allclose(session.value("hidden"), COLUMNS["x"] * 2, rtol=1e-6)
     assert len(calls) == 1
@@ -85,7 +85,7 @@ def test_row_10_value_is_computed_on_demand_and_kept():
 
 
 def test_row_11_a_parameter_by_name_shape_and_attributes():
-    """A parameter has a name, a shape and attributes, which say how it begins and how it is trained."""
+    """Give a parameter a name, a shape and attributes for its initial values and its training."""
 
     def program():
         start = fluid.initializer.Constant(2.0)
@@ -107,7 +107,7 @@ def test_row_11_a_parameter_by_name_shape_and_attributes():
 
 
 def test_row_12_layers_are_free_functions():
-    """A layer of fluid or of the user is a function of values; no net is passed around."""
+    """Call layers of fluid and of the user as functions of values, without passing a net."""
 
     def scaled(x):  # a layer of a user, with a parameter and a state
         scale = layers.create_parameter([x.shape[-1]], default_initializer=fluid.initializer.Constant(3.0))
@@ -131,7 +131,7 @@ def test_row_12_layers_are_free_functions():
 
 
 def test_row_13_no_device_is_the_default():
-    """Without `place` a model is bound to the default device of the moment, and stays there."""
+    """Bind a model without `place` permanently to the current default device."""
     session = fluid.Session(train_program)
     assert session.device == jax.devices()[0]
     session.run(feed=COLUMNS)
@@ -140,8 +140,8 @@ def test_row_13_no_device_is_the_default():
         fluid.Session(train_program, place="tpu:7")
 
 
-def test_row_13_a_device_is_bound_late_and_then_frozen(tmp_path):
-    """`place` may be set until the first run; then setting it is an error, and never silently ignored."""
+def test_row_13_device_is_bound_late_then_frozen(tmp_path):
+    """Set `place` until the first run; afterwards, setting it is an error, and never silently ignored."""
     python(
         """
         import jax
@@ -177,12 +177,12 @@ def test_row_13_a_device_is_bound_late_and_then_frozen(tmp_path):
 
 
 def test_row_14_parts_of_a_graph_on_several_devices(on_four_devices):
-    """A part of a graph has its own devices: the blocks of a stack, the parameters and values of a layer."""
+    """Put parts of a graph on different devices: the blocks of a stack, the parameters and values of a layer."""
     on_four_devices("row_14")
 
 
-def test_row_14_unlike_layers_on_devices_of_their_own(tmp_path):
-    """A net computes its layers on different devices, with the numbers of one device."""
+def test_row_14_unlike_layers_run_on_different_devices(tmp_path):
+    """Compute the layers of a net on different devices, with the numbers of one device."""
     python(
         """
         import contextlib
@@ -220,12 +220,12 @@ def test_row_14_unlike_layers_on_devices_of_their_own(tmp_path):
 
 
 def test_row_15_data_parallel_and_model_parallel(on_four_devices):
-    """One argument divides the batch, the model, or both, and the numbers equal NumPy."""
+    """Divide the batch, the model, or both by one argument; the numbers equal NumPy."""
     on_four_devices("row_15")
 
 
 def test_row_16_blocks_for_recurrence_and_branches():
-    """Blocks within a program: DynamicRNN, StaticRNN, a branch and a loop give the numbers of Python."""
+    """Run blocks within a program: DynamicRNN, StaticRNN, a branch and a loop give the numbers of Python."""
 
     def program():
         words = layers.data("words", shape=[2], lod_level=1)
@@ -338,7 +338,7 @@ guess, = exe.run(fluid.default_main_program().clone(for_test=True), feed={'x': x
 
 @pytest.mark.parametrize("name", ["TRAINER_OF_2018", "EXECUTOR_OF_2018"])
 def test_row_17_programs_of_2018_with_the_import_changed(name, in_tmp):
-    """A program written for the original runs when its import lines are changed, and nothing else."""
+    """Run programs for PaddlePaddle's Fluid, of which only the import lines are changed."""
     source = globals()[name].replace("import paddle\n", "").replace("paddle.batch", "fluid.batch")
     source = source.replace("paddle.reader", "fluid.reader")
     face = "import fluid" if name.startswith("TRAINER") else "import fluid.static as fluid"

@@ -1,4 +1,4 @@
-"""Rows 18 to 27 of CAPABILITIES, as those who asked for a Python API would try them (seed 002)."""
+"""Rows 18 to 27 of CAPABILITIES: a Python API, as its users would try it (seed 002)."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ SGD = fluid.optimizer.SGD(0.1)
 
 
 def test_row_18_an_offline_job(tmp_path):
-    """A job has a model, an optimizer, data to train and to test on, and saves itself periodically."""
+    """Run a job with a model, an optimizer, data to train and to test on, and periodic checkpoints."""
     config = fluid.CheckpointConfig(tmp_path / "saved", step_interval=2, epoch_interval=None, max_num_checkpoints=None)
     trainer = fluid.Trainer(train_program, SGD, checkpoint_config=config)
     before = dict(trainer.params)
@@ -32,7 +32,7 @@ def test_row_18_an_offline_job(tmp_path):
         np.testing.assert_allclose(history["loss"][epoch], np.mean(losses[-3:]), rtol=1e-4)
     assert_params(trainer.params, after)
     assert {"2", "4", "6", "8"} <= {path.name for path in (tmp_path / "saved").iterdir()}
-    trainer.restore(4)  # what was saved is what training had then
+    trainer.restore(4)  # the checkpoint equals the parameters at that step
     assert_params(trainer.params, descend(before, (minibatches(COLUMNS) * 2)[:4], 0.1)[0])
 
 
@@ -44,7 +44,7 @@ def classify():
 
 
 def test_row_19_costs_and_positions_have_types():
-    """Cost, error rate, pass and batch come as attributes with types and names, and not as text."""
+    """Check that cost, error rate, pass and batch are attributes with types and names, and not text."""
     x, label = COLUMNS["x"], (COLUMNS["x"].sum(axis=1) > 0).astype("int64")
     trainer = fluid.Trainer(classify, SGD)
     w, b = (np.asarray(trainer.params[name]) for name in ("scores.w_0", "scores.b_0"))
@@ -93,7 +93,7 @@ def detect():
 
 
 def test_row_20_other_data_trains_other_parameters():
-    """Two programs over one set of arrays: each trains its own part, with the gradients of plain JAX."""
+    """Train two programs over the same arrays: each updates a separate part, with the gradients of plain JAX."""
 
     def fooled(g, d, noise):
         return jnp.mean((noise @ g @ d - 1) ** 2)
@@ -116,7 +116,7 @@ def test_row_20_other_data_trains_other_parameters():
 
 
 def test_row_21_nets_share_parameters_apart_or_chained():
-    """Nets share parameters by name; they are trained apart, or the output of one is the input of the other."""
+    """Share parameters by name between nets that train separately, or feed each other."""
 
     def encode(x):
         return layers.fc(x, size=2, param_attr=fluid.ParamAttr(name="code.w"), bias_attr=False)
@@ -164,7 +164,7 @@ def test_row_21_nets_share_parameters_apart_or_chained():
 
 
 def test_row_22_online_learning_over_the_network(tmp_path):
-    """Rows come over the network, and so does what starts, stops and saves the training."""
+    """Send rows over the network, and also the commands to start, stop and save the training."""
     online = fluid.OnlineTrainer(train_program, SGD, tmp_path / "online", batch_size=8, test_every=None)
 
     def ask(path, body=None):
@@ -191,7 +191,7 @@ def test_row_22_online_learning_over_the_network(tmp_path):
 
 
 class Noting(fluid.Handler):
-    """Notes the name of each phase, with its own."""
+    """A handler that records the name of each phase, with the name of the handler."""
 
     def __init__(self, name, notes):
         self.name, self.notes = name, notes
@@ -204,7 +204,7 @@ class Noting(fluid.Handler):
 
 
 def test_row_23_phase_hooks_come_in_pairs():
-    """For each phase that begins there is one that ends, in the order of brackets, also after a stop."""
+    """Check that begin and end events nest like brackets, also after a stop."""
     notes = []
     trainer = fluid.Trainer(train_program, SGD)
 
@@ -225,7 +225,7 @@ def test_row_23_phase_hooks_come_in_pairs():
 
 
 def test_row_24_handlers_are_an_onion():
-    """Begin events reach handlers in their order, end events in the reverse order."""
+    """Check that begin events reach handlers in order, and end events in reverse order."""
     notes = []
     trainer = fluid.Trainer(train_program, SGD)
     trainer.train(minibatches(COLUMNS)[:1], handlers=[Noting(name, notes) for name in "abc"], progress=False)
@@ -235,7 +235,7 @@ def test_row_24_handlers_are_an_onion():
 
 
 def test_row_25_onions_within_onions():
-    """A handler runs a test of its own, every N batches or passes, within the training."""
+    """Run a test in a handler, every N batches or passes, within the training."""
     measured = []
 
     class TestEveryTwoSteps(fluid.Handler):
@@ -265,7 +265,7 @@ def test_row_25_onions_within_onions():
 
 
 def test_row_26_inference_is_training_with_rings_removed():
-    """Inference runs the function that was trained, in its other mode: no dropout, no update, no handler."""
+    """Infer with the trained function in test mode: no dropout, no update, no handler."""
 
     def program():
         hidden = layers.dropout(layers.data("x", shape=[3]), 0.5, dropout_implementation="upscale_in_train")
@@ -287,6 +287,6 @@ def test_row_26_inference_is_training_with_rings_removed():
     assert all(np.array_equal(before[name], value) for name, value in trainer.params.items())
 
 
-def test_row_27_all_cores_train_together(on_four_devices):
-    """A batch is divided over the cores of a CPU by one argument."""
+def test_row_27_batch_is_divided_over_all_cores(on_four_devices):
+    """Divide a batch over the cores of a CPU by one argument."""
     on_four_devices("row_27")

@@ -1,4 +1,4 @@
-"""Rows 28 to 36 of CAPABILITIES, as a reader of the design of Session would try them (seed 003)."""
+"""Rows 28 to 36 of CAPABILITIES: Session, as a reader of its design would try it (seed 003)."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ def minimized():
 
 
 def test_row_28_sessions_are_independent():
-    """A Session owns all state of its runs; many of them, also in threads, know nothing of each other."""
+    """Run many Sessions, also in threads: each owns all state of its runs."""
     sessions = [fluid.Session(minimized, seed=seed) for seed in (0, 0, 1)]
     before = [dict(session.params()) for session in sessions]
     assert not np.array_equal(before[0]["guess.w_0"], before[2]["guess.w_0"])
@@ -58,7 +58,7 @@ def test_row_28_sessions_are_independent():
 
 
 def test_row_29_the_program_is_inferred_from_the_targets():
-    """`run(fetch=, feed=)` needs no graph: the requested values determine the program."""
+    """Infer the program from the requested values: `run(fetch=, feed=)` needs no graph."""
 
     def left():
         return layers.identity(layers.data("x", shape=[3]) * 2.0, name="doubled")
@@ -82,7 +82,7 @@ def test_row_29_the_program_is_inferred_from_the_targets():
 
 
 def test_row_30_a_feed_overrides_any_edge():
-    """A feed may stand in the place of a constant, a parameter, a layer's result or a feed that it makes needless."""
+    """Override a constant, a parameter, a layer's result, or a feed that becomes unnecessary."""
 
     def product():  # the example of the design
         a = layers.fill_constant([], "float32", 1.0, name="a")
@@ -123,7 +123,7 @@ def test_row_30_a_feed_overrides_any_edge():
 
 
 def test_row_30_results_of_operators_and_loops_are_edges():
-    """`c = a * b` has a name, as in the original, and so have values inside of loops: fetched and overridden."""
+    """Fetch and override named values of operators, such as `c = a * b`, and of loops."""
 
     def product():
         a = layers.fill_constant([], "float32", 1.0, name="a")
@@ -148,7 +148,7 @@ def test_row_30_results_of_operators_and_loops_are_edges():
 
 
 def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
-    """Local or remote, one device or several: one argument says where, and all calls stay what they are."""
+    """Run locally or remotely, on one device or several: one argument changes, and all calls stay equal."""
     on_four_devices("row_31")
     params = fluid.Session(inference_program).params()
     fluid.io.save_inference_model(tmp_path / "line.fluid", inference_program, params, platforms=["cpu"])
@@ -170,7 +170,7 @@ def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
 
 
 def test_row_31_a_trainer_that_runs_elsewhere(tmp_path):
-    """A Trainer in another process trains, tests, saves, and tells of its events, by `fluid.RemoteTrainer(url)`."""
+    """Train, test, save and receive events of a Trainer in another process, by `fluid.RemoteTrainer(url)`."""
     (tmp_path / "make.py").write_text(
         textwrap.dedent(
             """
@@ -200,12 +200,12 @@ def test_row_31_a_trainer_that_runs_elsewhere(tmp_path):
 
 
 def test_row_32_devices_are_strings(on_four_devices):
-    """A device is a string; one, several or all are used, and several sessions may share one."""
+    """Name devices by strings: one, several or all, which several sessions may share."""
     on_four_devices("row_32")
 
 
 def test_row_32_devices_in_every_spelling(tmp_path):
-    """A jax.Device, capitals, a string of several devices and a list name devices without `parallel=`."""
+    """Name devices by a jax.Device, capitals, a string of several devices or a list, without `parallel=`."""
     python(
         """
         import jax
@@ -227,7 +227,7 @@ def test_row_32_devices_in_every_spelling(tmp_path):
 
 
 def test_row_33_configuration_belongs_to_a_run(tmp_path):
-    """Arguments of each run determine the way of running; the program does not know them."""
+    """Configure each run by its arguments, which the program does not know."""
     precise = fluid.Trainer(train_program, SGD, place="cpu", seed=3)
     coarse = fluid.Trainer(train_program, SGD, parallel=True, precision="bfloat16", seed=3)
     for trainer in (precise, coarse):
@@ -244,7 +244,7 @@ def test_row_33_configuration_belongs_to_a_run(tmp_path):
 
 
 def test_row_34_close_releases_and_jobs_start_and_stop():
-    """`close()` frees the arrays; a running job is stopped from another thread, and started again."""
+    """Free the arrays by `close()`; stop a running job from another thread, and start it again."""
 
     def allocated():
         gc.collect()
@@ -283,7 +283,7 @@ def test_row_34_close_releases_and_jobs_start_and_stop():
 
 
 def test_row_35_save_and_load_all_or_some(tmp_path):
-    """Everything is saved and loaded, or what names and globs say."""
+    """Save and load everything, or a selection by names and globs."""
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[3]), size=4, name="body")
@@ -317,7 +317,7 @@ def test_row_35_save_and_load_all_or_some(tmp_path):
 
 
 def test_row_35_a_subset_is_loaded_by_names(tmp_path):
-    """A part of a saved whole is loaded by names and globs in every door."""
+    """Load a part of a saved whole by names and globs, through each class that loads."""
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[3]), size=4, name="body")
@@ -343,7 +343,7 @@ def test_row_35_a_subset_is_loaded_by_names(tmp_path):
 
 
 def test_row_36_inference_is_another_target():
-    """In a session that trains, inference is one more thing to ask for: no label, and nothing changes."""
+    """Infer in a session that trains: no label is needed, and no state changes."""
     session = fluid.Session(minimized)
     for batch in minibatches(COLUMNS):
         session.step(batch)
@@ -355,7 +355,7 @@ def test_row_36_inference_is_another_target():
 
 
 def test_row_36_inference_needs_no_label_sequence():
-    """A tagger answers without its label sequence; one that does not fit is no obstacle either."""
+    """Infer with a tagger without its label sequence; a label sequence that does not fit is ignored."""
 
     def tagger():
         words = layers.data("words", shape=[1], dtype="int64", lod_level=1)

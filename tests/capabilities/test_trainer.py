@@ -1,4 +1,4 @@
-"""Rows 37 to 52 of CAPABILITIES, as those who wanted a simple API would try them (seed 004)."""
+"""Rows 37 to 52 of CAPABILITIES: a simple API, as its users would try it (seed 004)."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ NUMBERS = iter(range(2, 100))  # a number is warned of once in a process
 
 
 def test_row_37_no_executor_no_startup_no_backward():
-    """A training needs a function, an optimizer and data; how it is run is hidden."""
+    """Train with only a function, an optimizer and data; the execution is hidden."""
     source = ast.walk(ast.parse(inspect.getsource(line_by_numpy)))
     used = {node.attr for node in source if isinstance(node, ast.Attribute)}
     assert not used & {"Executor", "Program", "Session", "minimize", "default_startup_program", "append_backward"}
@@ -37,8 +37,8 @@ def test_row_37_no_executor_no_startup_no_backward():
     assert_params(trainer.params, descend(before, minibatches(COLUMNS), 0.1, epochs=2)[0])
 
 
-def test_row_38_train_is_one_function():
-    """`fluid.train(F, reader, ...)` is a whole training of a plain function."""
+def test_row_38_train_is_a_single_function():
+    """Train a plain function by a single call, `fluid.train(F, reader, ...)`."""
     trainer = fluid.train(train_program, minibatches(COLUMNS), 3, optimizer=SGD)
     before = fluid.Session(train_program).params()
     assert_params(trainer.params, descend(before, minibatches(COLUMNS), 0.1, epochs=3)[0])
@@ -60,7 +60,7 @@ def test_row_38_train_is_one_function():
 
 
 def test_row_39_test_programs_are_derived():
-    """From the one function follow the programs for training, testing and inference, with nothing cloned."""
+    """Derive the programs for training, testing and inference from one function, without clones."""
 
     def program():
         dropped = layers.dropout(layers.data("x", shape=[3]), 0.5, dropout_implementation="upscale_in_train")
@@ -85,7 +85,7 @@ def test_row_39_test_programs_are_derived():
 
 
 def test_row_40_events_are_typed_and_bring_metrics():
-    """Each event is of a class, with the place in the training and the numbers of the program."""
+    """Check that each event has a class, the position in the training and the metrics of the program."""
     told = []
 
     def on_event(event):
@@ -104,7 +104,7 @@ def test_row_40_events_are_typed_and_bring_metrics():
 
 
 def test_row_41_test_inside_a_handler():
-    """`trainer.test(reader)` works inside a handler, is exact, and leaves the training as it was."""
+    """Test inside a handler by `trainer.test(reader)`, exactly and without an effect on the training."""
 
     def trained(test):
         losses, trainer = [], fluid.Trainer(dropped, fluid.optimizer.Adam(0.05))
@@ -131,7 +131,7 @@ def test_row_41_test_inside_a_handler():
 
 
 def test_row_42_an_inferencer_takes_function_and_parameters(in_tmp):
-    """`Inferencer(infer_func, param_path).infer({...})` answers any number of rows with NumPy arrays."""
+    """Infer any number of rows by `Inferencer(infer_func, param_path).infer({...})`, as NumPy arrays."""
     trainer = fluid.Trainer(train_program, SGD)
     trainer.train(minibatches(COLUMNS), progress=False)
     trainer.save_params("line.params")
@@ -146,7 +146,7 @@ def test_row_42_an_inferencer_takes_function_and_parameters(in_tmp):
 
 
 def test_row_43_the_train_program_calls_the_inference_program(in_tmp):
-    """Values of the inference program have equal names alone and inside the training program."""
+    """Compare names of values in the inference program, alone and inside the training program."""
 
     def net():
         return layers.fc(layers.fc(layers.data("x", shape=[3]), size=4, act="tanh"), size=1)
@@ -166,7 +166,7 @@ def test_row_43_the_train_program_calls_the_inference_program(in_tmp):
 
 
 def test_row_44_warm_start_and_parameters_handed_over(in_tmp):
-    """A training begins with saved parameters, and hands its own over to an Inferencer without a file."""
+    """Start a training with saved parameters, and pass its parameters to an Inferencer without a file."""
     first = fluid.Trainer(train_program, SGD)
     first.train(minibatches(COLUMNS), progress=False)
     first.save_params("line.params")
@@ -182,13 +182,13 @@ def test_row_44_warm_start_and_parameters_handed_over(in_tmp):
         fluid.Trainer(train_program, SGD, param_path="nowhere.params")
 
 
-def test_row_45_save_a_model_and_load_it_without_the_function(in_tmp):
-    """`save_inference_model` writes a model that an Inferencer runs without the function and the label."""
+def test_row_45_saved_model_loads_without_the_function(in_tmp):
+    """Write a model by `save_inference_model` that an Inferencer runs without the function and the label."""
     trainer = fluid.Trainer(train_program, SGD, infer_func=inference_program)
     trainer.train(minibatches(COLUMNS), progress=False)
     trainer.save_inference_model("line.fluid", platforms=["cpu"])
     plain = fluid.Trainer(train_program, SGD, params=trainer.params)
-    plain.save_inference_model("plain.fluid", platforms=["cpu"])  # finds what needs no label
+    plain.save_inference_model("plain.fluid", platforms=["cpu"])  # finds the outputs that need no label
     expected = guess_of(trainer.params, COLUMNS["x"])
     for path in ("line.fluid", "plain.fluid"):
         inferencer = fluid.Inferencer(param_path=path)
@@ -199,8 +199,8 @@ def test_row_45_save_a_model_and_load_it_without_the_function(in_tmp):
             inferencer.infer({"x": np.ones((2, 5), "float32")})
 
 
-def test_row_45_the_function_takes_parameters_of_an_exported_model(tmp_path):
-    """`Inferencer(infer_func, param_path=)` reads what `save_inference_model` wrote, as the thread has it."""
+def test_row_45_function_loads_parameters_of_an_exported_model(tmp_path):
+    """Read a file of `save_inference_model` by `Inferencer(infer_func, param_path=)`, as in the thread."""
     trainer = fluid.Trainer(program_func=train_program, infer_func=inference_program, optimizer=SGD)
     trainer.save_inference_model(tmp_path / "image.model", platforms=["cpu"])
     inferencer = fluid.Inferencer(infer_func=inference_program, param_path=tmp_path / "image.model")
@@ -209,7 +209,7 @@ def test_row_45_the_function_takes_parameters_of_an_exported_model(tmp_path):
 
 
 def test_row_46_place_feed_order_num_epochs():
-    """The arguments of the original mean what they meant, by keyword and by position."""
+    """Accept the arguments of PaddlePaddle with their meaning, by keyword and by position."""
     swapped = [[(y, x) for x, y in zip(batch["x"], batch["y"], strict=True)] for batch in minibatches(COLUMNS)]
     trainer = fluid.Trainer(train_program, SGD, place=fluid.CPUPlace())
     before, epochs = dict(trainer.params), []
@@ -230,8 +230,8 @@ def test_row_46_place_feed_order_num_epochs():
         again.train(swapped, num_epochs=-1)
 
 
-def test_spellings_mean_one_thing(in_tmp):
-    """The threads and the programs of 2018 spell one call in several ways, and all of them mean the same."""
+def test_spellings_of_a_call_are_equivalent(in_tmp):
+    """Compare all spellings of a call in the threads and in programs of 2018."""
 
     def of_2018():
         guess = layers.fc(input=layers.data(name="x", shape=[3]), size=1, act=None, param_attr="w", bias_attr=False)
@@ -259,8 +259,8 @@ def test_spellings_mean_one_thing(in_tmp):
         fluid.Trainer(of_2018, SGD, train_func=of_2018)
 
 
-def test_row_47_two_levels_and_loops_of_ones_own():
-    """Below the Trainer a user writes loops, as for reinforcement learning, with the same numbers."""
+def test_row_47_custom_loops_run_below_the_trainer():
+    """Write custom loops below the Trainer, as for reinforcement learning, with equal numbers."""
 
     def act():
         return {
@@ -299,8 +299,8 @@ def minimized():
     return outputs
 
 
-def test_row_48_several_functions_one_scope():
-    """`Session(f, g)` compiles functions over one scope, and `run("f", feed)` runs one by its name."""
+def test_row_48_several_functions_share_a_scope():
+    """Compile functions over one scope by `Session(f, g)`, and run a function by name by `run("f", feed)`."""
     session = fluid.Session(train_program, minimized)
     before = session.params()
     assert sorted(before) == ["guess.b_0", "guess.w_0"]
@@ -317,7 +317,7 @@ def test_row_48_several_functions_one_scope():
 
 
 def test_row_49_a_list_of_nets_in_turn():
-    """A Trainer takes pairs of program and optimizer, and trains them in turn."""
+    """Train pairs of program and optimizer in turn by one Trainer."""
 
     def up():
         return layers.reduce_sum(layers.create_parameter([2], name="w") * -1.0)
@@ -354,7 +354,7 @@ trainer.save_params(sys.argv[1])
 
 @pytest.mark.slow
 def test_row_50_distributed_by_environment(tmp_path):
-    """A script that knows nothing of processes trains in two of them, with the numbers of one."""
+    """Train a script without code for processes in two processes, with the numbers of one process."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     params = {}
@@ -373,14 +373,14 @@ def test_row_50_distributed_by_environment(tmp_path):
 
 @pytest.mark.parametrize("make", [lambda: fluid.Trainer(train_program, SGD), lambda: fluid.Session(minimized)])
 def test_row_50_a_forgotten_initialize_is_said(make, monkeypatch):
-    """An environment of several processes without a call of `initialize()` gives a warning."""
+    """Warn in an environment of several processes without a call of `initialize()`."""
     monkeypatch.setenv("FLUID_PROCESSES", str(2 + next(NUMBERS)))
     with pytest.warns(fluid.errors.FluidWarning, match="initialize"):
         make()
 
 
 def test_row_51_names_by_scope():
-    """A scope prefixes what is made inside, and gives access to it: the example of the thread."""
+    """Prefix names by a scope, and access the values inside the scope, as in the example of the thread."""
 
     def program():
         with fluid.name_scope("generator") as generator:
@@ -412,7 +412,7 @@ def test_row_51_names_by_scope():
 
 
 def test_row_52_files_read_in_parallel_become_a_deployed_model(in_tmp):
-    """Many files are read in parallel, in an order that does not depend on that; the model goes to the engine."""
+    """Read many files in parallel, in an order independent of the parallelism, and deploy the model."""
     for number, batch in enumerate(minibatches(COLUMNS, 3)):
         np.savez(f"part-{number}.npz", **batch)
     orders = [

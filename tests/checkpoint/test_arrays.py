@@ -1,4 +1,4 @@
-"""Files of parameters come back, and what a file says of itself is compared before it is believed."""
+"""Files of parameters: arrays round-trip, and declared sizes are verified before reading."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def test_bfloat16_comes_back(tmp_path):
 
 
 def forged(path, array, shape=(4,), dtype="float32", content=None, compression=zipfile.ZIP_STORED, times=1):
-    """Write a file whose entry is not what its manifest declares."""
+    """Write a file whose entry differs from the manifest."""
     file = io.BytesIO()
     np.lib.format.write_array(file, array, allow_pickle=False)
     listing = {"w": {"shape": list(shape), "dtype": dtype}}
@@ -73,7 +73,7 @@ def header(shape):
         ({"times": 2}, "two of its entries have one name"),
     ],
 )
-def test_a_forged_file_is_refused_and_takes_no_memory(tmp_path, options, why):
+def test_forged_file_is_refused_without_large_allocation(tmp_path, options, why):
     forged(tmp_path / "a.params", np.zeros(4, "float32"), **options)
     tracemalloc.start()
     try:
@@ -86,7 +86,7 @@ def test_a_forged_file_is_refused_and_takes_no_memory(tmp_path, options, why):
 
 @pytest.mark.skipif(os.name != "posix", reason="umask is of POSIX")
 @pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_a_file_may_be_read_by_those_whom_the_umask_lets(tmp_path, umask):
+def test_file_permissions_follow_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
         checkpoint.save_arrays(tmp_path / "a.params", {"w": np.ones(3)})

@@ -1,4 +1,4 @@
-"""Files whose checksums are right and whose JSON makes no sense: each is read, or refused by an error of fluid."""
+"""Files with valid checksums and meaningless JSON: each is read, or refused by an error of fluid."""
 
 import copy
 import hashlib
@@ -18,14 +18,14 @@ from fluid.__main__ import main
 from fluid.checkpoint import integrity, newest_checkpoint, zip_entry
 from fluid.export import standalone
 
-# `make soak` puts each value in the place of each member; the ordinary suite one of so many.
+# `make soak` replaces each member by each value; the ordinary suite runs a sample of these replacements.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "23"))
 DEEP = "@deep"
 VALUES = [None, True, -1, 1.5, 10**30, "", "\x1b[2J", [], {}, [None], [-1], {"a": []}, DEEP]
 
 
 def places(value, place=()):
-    """The keys and numbers that lead to each member of JSON."""
+    """Yield the path of each member of JSON, as keys and indices."""
     yield place
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, member in members:
@@ -54,7 +54,7 @@ def mutated(text):
 
 
 class Found:
-    """A list of the errors that are no FluidError."""
+    """A list of errors that are not a FluidError."""
 
     def __init__(self):
         self.raw = []
@@ -97,7 +97,7 @@ def manifest_of(path):
         return archive.read("manifest.json")
 
 
-def test_row_38_parameters(tmp_path, capsys):
+def test_row_38_bad_parameter_manifests_raise_fluid_errors(tmp_path, capsys):
     mine, found = trainer(), Found()
     mine.save_params(tmp_path / "good.params")
     mine.session.save(tmp_path / "good.session")
@@ -109,7 +109,7 @@ def test_row_38_parameters(tmp_path, capsys):
     found.check()
 
 
-def test_row_38_exported_models(tmp_path, capsys):
+def test_row_38_bad_model_manifests_raise_fluid_errors(tmp_path, capsys):
     def program():
         words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
         pooled = fluid.layers.sequence_pool(fluid.layers.embedding(words, size=[5, 3]), "sum")
@@ -132,14 +132,14 @@ def test_row_38_exported_models(tmp_path, capsys):
 
 @pytest.fixture
 def kept(tmp_path):
-    """A Trainer with a checkpoint in the middle of an epoch."""
+    """Return a Trainer with a checkpoint in the middle of an epoch, and the folder."""
     mine = trainer(tmp_path / "kept", config={"step_interval": 4, "keep_best": ("loss", "min")})
     mine.train(arrays())
     shutil.rmtree(tmp_path / "kept" / "6")
     return mine, tmp_path / "kept"
 
 
-def test_row_21_checkpoints(kept, capsys):
+def test_row_21_bad_checkpoint_json_raises_fluid_errors(kept, capsys):
     mine, folder = kept
     meta = folder / "4" / "meta.json"
     whole = shutil.copytree(folder / "4", folder.parent / "whole")
@@ -157,7 +157,7 @@ def test_row_21_checkpoints(kept, capsys):
     found.check()
 
 
-def test_row_21_a_step_under_the_name_of_another_is_damaged(kept, capsys):
+def test_row_21_misnamed_step_is_damaged(kept, capsys):
     mine, folder = kept
     (folder / "4").rename(folder / "400")
     with pytest.raises(errors.CheckpointError, match="400: meta.json is that of step 4"):
@@ -165,7 +165,7 @@ def test_row_21_a_step_under_the_name_of_another_is_damaged(kept, capsys):
     assert main(["inspect", str(folder)]) == 1 and "meta.json is that of step 4" in capsys.readouterr().out
 
 
-def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys):
+def test_control_characters_of_a_file_are_escaped(tmp_path, capsys):
     name = "\x1b[2J\x1b]0;title\x07\n\u202e"
     fluid.io.save_arrays(tmp_path / "odd.params", {name: np.ones(2)}, kind=name)
     assert main(["inspect", str(tmp_path / "odd.params")]) == 0

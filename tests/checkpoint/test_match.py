@@ -1,4 +1,4 @@
-"""Names of files become names of a program: globs, numbers, and what is refused."""
+"""Renaming of parameters from file names to program names: globs, numbers, and refused patterns."""
 
 import fnmatch
 
@@ -41,20 +41,20 @@ def test_arrays_go_with_their_names():
         ("*.running_mean", "mean", "bn.running_mean", "mean"),
     ],
 )
-def test_patterns(pattern, target, name, want):
+def test_matched_names_are_renamed(pattern, target, name, want):
     assert names({pattern: target}, name) == [want]
 
 
 @pytest.mark.parametrize(
     ("pattern", "name"), [("{n}x{n}", "3x4"), ("l{n}", "lx"), ("a.b", "axb"), ("[pq]", "r"), ("[!p]", "p")]
 )
-def test_what_does_not_fit_stays(pattern, name):
+def test_patterns_without_a_match_are_refused(pattern, name):
     with pytest.raises(errors.ParameterError, match="fits no name"):
         names({pattern: "new"}, name)
 
 
 @given(NAMES, NAMES.map(lambda text: text.replace("a", "*").replace("b", "?")))
-def test_a_pattern_fits_what_a_glob_fits(name, pattern):
+def test_random_patterns_match_as_fnmatch(name, pattern):
     stars = "*" * (pattern.count("*") + pattern.count("?"))
     try:
         fits = names({pattern: f"new:{stars}"}, name)[0].startswith("new:")
@@ -79,6 +79,6 @@ def test_the_first_pattern_that_fits_counts():
         ({"dense.kernel": 3}, errors.ArgumentTypeError, "expected strings"),
     ],
 )
-def test_what_is_refused(rename, error, match):
+def test_wrong_renames_raise_named_errors(rename, error, match):
     with pytest.raises(error, match=match):
         names(rename, "dense.kernel", "dense.bias")

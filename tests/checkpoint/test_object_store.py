@@ -1,4 +1,4 @@
-"""Checkpoints in object stores: what has no seal is none, damage is noticed, and of two trainers the last writes."""
+"""Checkpoints in object stores: unsealed steps do not count, damage is found, and the last of two trainers writes."""
 
 import sys
 import tempfile
@@ -31,7 +31,7 @@ def empty_store():
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """The objects of a store with the checkpoints 2 and 4, without the address."""
+    """Return the objects of a store with the checkpoints 2 and 4, without the address."""
     folder = Folder(tmp_path_factory.mktemp("written"))
     for step in (2, 4):
         folder.write(step, {"w": np.full(3, step, "float32")}, {"note": step, "score": None})
@@ -45,7 +45,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def folder(written):
-    """A folder in a store that holds these, and which is ours to write to."""
+    """Return a writable folder in a store that holds the objects of `written`."""
     for name, data in written.items():
         STORE.pipe_file(f"/bucket/run/{name}", data)
     found = RemoteFolder(ADDRESS)
@@ -68,7 +68,7 @@ def w(step):
     return {"w": np.full(3, step, "float32")}
 
 
-def test_the_files_are_those_of_a_folder_on_a_disk(folder):
+def test_remote_folder_behaves_as_a_local_folder(folder):
     assert (folder.steps(), folder.flaw(2), folder.flaw(4)) == ([2, 4], None, None)
     assert folder.meta(2)["note"] == 2
     np.testing.assert_array_equal(folder.arrays(4)["w"], [4, 4, 4])
@@ -89,10 +89,10 @@ def test_nothing_is_written_outside_of_the_temporary_folder(folder, key, tmp_pat
 
 
 class Killed(BaseException):
-    """Stands for a process that ends: nothing is cleaned up."""
+    """A simulated end of the process, without any cleanup."""
 
 
-def test_row_64_an_upload_that_was_killed_is_no_checkpoint(folder, monkeypatch):
+def test_row_64_killed_upload_leaves_no_checkpoint(folder, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(type(STORE), "put_file", failing(Killed()))
         patched.setattr(type(STORE), "put", lambda self, here, there: self.pipe_file(there[0], b"half"))
@@ -108,7 +108,7 @@ def test_row_64_an_upload_that_was_killed_is_no_checkpoint(folder, monkeypatch):
         assert again.flaw(6) is None and again.arrays(6)["w"][0] == 7
 
 
-def test_row_64_a_deletion_that_was_killed_leaves_no_checkpoint(folder, monkeypatch):
+def test_row_64_killed_deletion_leaves_no_checkpoint(folder, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(type(STORE), "rm", failing(Killed()))
         with pytest.raises(Killed):
@@ -163,7 +163,7 @@ def test_addresses_and_uses_that_cannot_be_are_refused(monkeypatch):
 
 
 class PowerCut(Exception):
-    """Ends a training without a last save."""
+    """An exception that ends a training without a last save."""
 
 
 def interrupted(address, count, **config):
@@ -175,13 +175,13 @@ def interrupted(address, count, **config):
 
 @pytest.fixture(scope="module")
 def whole():
-    """The state after a training that nothing has interrupted."""
+    """Return the state after an uninterrupted training."""
     alone = trainer()
     alone.train(arrays(), num_epochs=2)
     return state(alone)
 
 
-def test_row_64_training_survives_damage_and_a_store_that_is_away(whole, caplog, monkeypatch, capsys):
+def test_row_64_training_survives_damage_and_an_unavailable_store(whole, caplog, monkeypatch, capsys):
     interrupted(ADDRESS, 5)
     assert RemoteFolder(ADDRESS, read_only=True).steps() == [2, 4]
     STORE.pipe_file("/bucket/run/4/meta.json", b"{}")
@@ -208,7 +208,7 @@ def test_row_64_training_survives_damage_and_a_store_that_is_away(whole, caplog,
     assert "4.damaged" in capsys.readouterr().out
 
 
-def test_row_64_of_two_trainers_the_one_that_came_last_writes(caplog):
+def test_row_64_last_of_two_trainers_writes(caplog):
     first = trainer(ADDRESS, config={"step_interval": 2})
 
     def second_comes():
@@ -221,7 +221,7 @@ def test_row_64_of_two_trainers_the_one_that_came_last_writes(caplog):
 
 
 @pytest.mark.slow
-def test_a_training_is_brought_back_from_a_server_of_s3(monkeypatch):
+def test_training_is_restored_from_an_s3_server(monkeypatch):
     import s3fs
 
     with served() as address:

@@ -1,4 +1,4 @@
-"""Parameters in the safetensors format: written by us, by the library, and by another framework."""
+"""Parameters in the safetensors format: files of fluid, of the library, and of another framework."""
 
 import sys
 
@@ -39,7 +39,7 @@ def test_arrays_round_trip(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["x.safetensors"]
 
 
-def test_the_library_reads_what_a_trainer_writes(tmp_path):
+def test_safetensors_library_reads_parameters_of_a_trainer(tmp_path):
     trainer = fluid.Trainer(lambda: fluid.layers.mean(program()), fluid.optimizer.SGD(0.1))
     trainer.save_params(tmp_path / "x.safetensors")
     found = safetensors.numpy.load_file(tmp_path / "x.safetensors")
@@ -56,7 +56,7 @@ def test_the_same_arrays_make_the_same_bytes(tmp_path):
 
 
 class Net(linen.Module):
-    """The same net in another framework, which names its arrays after its own modules."""
+    """The net of `program` in Flax, which names the arrays after its modules."""
 
     @linen.compact
     def __call__(self, x):
@@ -66,7 +66,7 @@ class Net(linen.Module):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """A file of that net, and what it answers."""
+    """Return a file of the parameters of `Net`, and the output of `Net`."""
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     net = Net()
     variables = net.init(jax.random.key(3), x)
@@ -98,7 +98,7 @@ def test_without_new_names_the_error_lists_both(foreign):
         fluid.Session(program).load_params(foreign[0])
 
 
-def test_a_program_written_to_a_file_by_fluids_own_function(tmp_path):
+def test_save_params_and_load_params_use_safetensors(tmp_path):
     session, other = fluid.Session(program, seed=1), fluid.Session(program, seed=2)
     fluid.io.save_params(session, tmp_path / "x.safetensors")
     fluid.io.load_params(other, tmp_path / "x.safetensors")
@@ -123,7 +123,7 @@ def test_every_truncation_is_noticed(tmp_path):
             io.load_arrays(path)
 
 
-def test_what_the_format_cannot_hold(tmp_path):
+def test_complex_arrays_are_refused_without_a_file(tmp_path):
     with pytest.raises(errors.ArgumentTypeError, match="complex128.*own format"):
         io.save_arrays(tmp_path / "x.safetensors", {"x": np.ones(2, "complex128")})
     assert list(tmp_path.iterdir()) == []
@@ -131,7 +131,7 @@ def test_what_the_format_cannot_hold(tmp_path):
         io.load_arrays(tmp_path / "x.safetensors")
 
 
-def test_without_the_library_the_error_says_what_to_install(tmp_path, monkeypatch):
+def test_missing_library_error_names_the_package(tmp_path, monkeypatch):
     io.save_arrays(tmp_path / "x.safetensors", ARRAYS)
     monkeypatch.setitem(sys.modules, "safetensors", None)
     for act in (io.load_arrays, lambda path: io.save_arrays(path, ARRAYS)):

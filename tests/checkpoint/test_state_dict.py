@@ -1,4 +1,4 @@
-"""Tests of `fluid.io.load_state_dict`: weights of other libraries, by a table of names."""
+"""`fluid.io.load_state_dict`: weights of other libraries, by a table of names."""
 
 import sys
 
@@ -135,7 +135,7 @@ def test_missing_transposition_is_suggested(session):
     assert '("block_0/fc_0.w_0", "transpose") fits'.replace('"block_0/fc_0.w_0"', "'block_0/fc_0.w_0'") in text
 
 
-def test_two_arrays_for_one_parameter_are_an_error(session):
+def test_two_arrays_for_a_parameter_are_an_error(session):
     text = message(session, weights(), TABLE | {"layer.{n}.bias": "block_0/fc_0.b_0"})
     assert "layer.0.bias and layer.1.bias both go to block_0/fc_0.b_0" in text
 

@@ -1,4 +1,4 @@
-"""The command `fluid`: new, train, test, predict, doctor, completion, and what holds for every command."""
+"""The command `fluid`: new, train, test, predict, doctor, completion, and properties of every command."""
 
 import argparse
 import contextlib
@@ -53,7 +53,7 @@ TRAIN = ["train", "net.py:train_program", "--data", "train.csv"]
 
 @pytest.fixture
 def folder(in_tmp, monkeypatch):
-    """A folder with programs, parameters of a line, and the same data as CSV and as Parquet."""
+    """Return a folder with programs, parameters of a line, and the data as CSV and as Parquet."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -96,7 +96,7 @@ def test_train_equals_a_trainer_by_hand(folder, capsys):
     data = np.loadtxt("train.csv", delimiter=",", skiprows=1).astype("float32")
     by_hand = fluid.Trainer(net.train_program, fluid.optimizer.SGD(0.05))
     rows = [{"x": row[:2], "target": row[2:]} for row in data]
-    by_hand.train(fluid.reader.batch(rows, 64), num_epochs=3)  # one minibatch holds all rows: their order plays no part
+    by_hand.train(fluid.reader.batch(rows, 64), num_epochs=3)  # one minibatch: the order has no effect
     found, _ = fluid.io.load_arrays("net.params")
     for name, value in by_hand.params.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
@@ -248,7 +248,7 @@ def test_mistyped_arguments_show_the_corrected_command(arguments, why, corrected
         ("predict net.py:inference_program --params line.params --data train.csv --fetch yy", "Did you mean 'y'"),
     ],
 )
-def test_wrong_commands_say_what_they_need(arguments, why, folder, capsys):
+def test_wrong_commands_name_the_missing_input(arguments, why, folder, capsys):
     words()
     pathlib.Path("empty.csv").write_text("x_0,x_1,target_0,target_1\n")
     pathlib.Path("net.py").write_text(f"{NET}\nNOTHING = 3\n")
@@ -271,7 +271,7 @@ def words():
 def test_metrics_equal_numpy(folder, capsys):
     command = ["test", "net.py:train_program", "--params", "line.params", "--data", "train.csv", "--batch-size", "7"]
     assert main([*command, "--json"]) == 0
-    # The bias of the first output is 0.5, and the target has none.
+    # The bias of the first output is 0.5, and the target has no bias.
     np.testing.assert_allclose(json.loads(capsys.readouterr().out)["loss"], 0.125, rtol=1e-4)
     assert main(command) == 0
     assert capsys.readouterr().out == "loss  0.125\n"
@@ -533,7 +533,7 @@ def train_program():
 
 
 @pytest.mark.slow
-def test_a_csv_is_trained_tested_predicted_exported_and_served(shell, digits):
+def test_csv_goes_from_training_to_a_server(shell, digits):
     pathlib.Path("digits.py").write_text(DIGITS)
     for name in ("train", "test"):
         images, labels = getattr(digits, f"{name}_images"), getattr(digits, f"{name}_labels")

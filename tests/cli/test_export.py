@@ -1,4 +1,4 @@
-"""`python -m fluid export` and `inspect` of what it wrote."""
+"""`python -m fluid export`, and `inspect` of the exported file."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ class Nets:
 
 @pytest.fixture
 def here(in_tmp, monkeypatch):
-    """A folder with a program and its parameters."""
+    """Return a folder with a program and its parameters."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     (in_tmp / "neighbour.py").write_text("WIDTH = 3")
     (in_tmp / "nets.py").write_text(SOURCE)
@@ -74,12 +74,12 @@ def test_several_programs_and_options(here, capsys):
         ("nets.py:WIDTH", "a program is a function"),
     ],
 )
-def test_what_cannot_be_exported(here, arguments, match, capsys):
+def test_wrong_export_arguments_raise_named_errors(here, arguments, match, capsys):
     assert main(["export", *arguments.split(), "--params", "net.params", "--output", "net.fluid"]) == 1
     assert match in capsys.readouterr().err
 
 
-def test_damage_is_told(here, in_tmp, capsys):
+def test_inspect_reports_a_damaged_model(here, in_tmp, capsys):
     assert main("export nets.py:predict --params net.params --output net.fluid".split()) == 0
     content = bytearray((in_tmp / "net.fluid").read_bytes())
     content[content.index(b"StableHLO")] ^= 1

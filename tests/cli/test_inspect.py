@@ -1,4 +1,4 @@
-"""`python -m fluid`: what it says of checkpoints and files, whole and damaged."""
+"""`python -m fluid inspect` and `summary`: reports about whole and damaged checkpoints, files and programs."""
 
 import json
 import pathlib
@@ -28,7 +28,7 @@ def test_a_folder_of_checkpoints(tmp_path, capsys):
     assert sorted(folder.rglob("*")) == before
 
 
-def test_damage_is_told_and_left_where_it_is(tmp_path, capsys):
+def test_damaged_checkpoints_are_reported_and_unchanged(tmp_path, capsys):
     folder = tmp_path / "kept"
     trainer(folder, config={"step_interval": 2}).train(arrays())
     (folder / "6" / "meta.json").write_text("{}")
@@ -75,7 +75,7 @@ class Nets:
 
 @pytest.fixture
 def net(in_tmp, monkeypatch):
-    """A file with programs, in the directory that is worked in."""
+    """Write a file with programs to the current directory."""
     monkeypatch.setattr(sys, "path", [str(in_tmp), *sys.path])
     monkeypatch.delitem(sys.modules, "some_net", raising=False)
     (in_tmp / "some_net.py").write_text(NET)

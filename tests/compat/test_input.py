@@ -1,4 +1,4 @@
-"""`one_hot` and `embedding` that append a dimension, beside the layers that replace one."""
+"""`one_hot` and `embedding` that append a dimension, compared with the layers that replace a dimension."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ IDS = whole(5, 4, 3)
 TABLE = real(5, 2)
 
 
-def test_one_hot():
+def test_one_hot_appends_a_dimension():
     check(lambda ids: one_hot(ids, 5), np.eye(5)[IDS], ids=IDS)
     check(lambda ids: one_hot(ids, 5), np.eye(5)[IDS[..., None]], ids=IDS[..., None])
     check(lambda ids: one_hot(ids, 3, allow_out_of_range=True), np.eye(5)[IDS][..., :3], ids=IDS)
@@ -22,7 +22,7 @@ def test_one_hot():
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("padding", [None, -1])
-def test_embedding(sparse, padding):
+def test_embedding_equals_rows_of_the_table(sparse, padding):
     def program():
         return embedding(*feeds(ids=IDS), [5, 2], is_sparse=sparse, padding_idx=padding)
 

@@ -1,4 +1,4 @@
-"""LoDTensor and the functions that make one: Fluid's spelling of sequences, fed and given back."""
+"""LoDTensor and its constructors: Fluid's spelling of sequences, as feeds and as results."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -21,7 +21,7 @@ def test_lengths_offsets_and_data():
     assert np.asarray(tensor, "float32").dtype == np.float32 and np.array(tensor, copy=True).base is None
 
 
-def test_it_can_be_filled_step_by_step():
+def test_tensor_can_be_filled_step_by_step():
     tensor = fluid.LoDTensor()
     assert not tensor.has_valid_recursive_sequence_lengths()
     tensor.set(np.zeros((5, 1)), fluid.CPUPlace())
@@ -90,7 +90,7 @@ def test_random_numbers():
         (lambda: fluid.LoDTensor(np.zeros(3), [[2]]).batch(), errors.ShapeError, "add up"),
     ],
 )
-def test_mistakes(make, kind, words):
+def test_wrong_arguments_raise_named_errors(make, kind, words):
     with pytest.raises(kind, match=words):
         make()
 
@@ -103,7 +103,7 @@ def program():
 
 
 def test_feeding_them_to_sequences_and_to_dense_data():
-    """As the programs of 2018 do: each first word is a sequence of one step."""
+    """Feed LoD tensors as programs of 2018 do: each first word is a sequence of one step."""
     words = fluid.create_lod_tensor([[1, 2], [3, 4, 5]], [[2, 3]], fluid.CPUPlace())
     first = fluid.create_lod_tensor(np.array([[1], [3]]), [[1, 1]], fluid.CPUPlace())
     session = fluid.Session(program)
@@ -124,7 +124,7 @@ def test_results_of_infer():
     assert [len(row) for row in default[0].rows()] == [2, 0, 3]
 
 
-def test_overriding_a_sequence_with_one():
+def test_lod_tensor_overrides_a_sequence():
     session = fluid.Session(program)
     given = fluid.create_lod_tensor(np.ones((3, 6), "float32"), [[1, 2]], None)
     (got,) = session.run(feed={"embedding_0.tmp_0": given}, fetch=["embedding_0.tmp_0"])

@@ -1,4 +1,4 @@
-"""Names of Fluid that are not here say what takes their place."""
+"""Hints for absent names of Fluid: each error says what replaces the name."""
 
 import importlib
 import inspect
@@ -15,7 +15,7 @@ NAMES = [(module, name) for module in MODULES for name in name_hints.HINTS[modul
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES)
-def test_what_is_missing_says_what_to_use(module, name):
+def test_absent_fluid_names_hint_at_existing_names(module, name):
     with pytest.raises(AttributeError, match=f"module '{module}' has no attribute '{name}'; use ") as caught:
         getattr(importlib.import_module(module), name)
     advice = str(caught.value).partition("; use ")[2]
@@ -26,7 +26,7 @@ def test_what_is_missing_says_what_to_use(module, name):
         assert callable(value) or inspect.ismodule(value) or isinstance(value, str), path
 
 
-def test_what_never_was_has_no_advice():
+def test_unknown_names_have_no_hint():
     with pytest.raises(AttributeError, match="module 'fluid.layers' has no attribute 'convolution'$"):
         layers.convolution  # noqa: B018
     with pytest.raises(AttributeError, match="module 'fluid' has no attribute 'Convolution'$"):
@@ -57,6 +57,6 @@ def test_names_of_other_libraries_and_misspelled_ones(ask, advice):
 
 
 @pytest.mark.parametrize("module", [fluid, layers, fluid.optimizer])
-def test_modules_can_still_be_asked_for_what_they_have(module):
+def test_hasattr_and_getattr_default_work_on_modules(module):
     assert not hasattr(module, "nothing_of_that_name") and getattr(module, "nothing_of_that_name", 1) == 1
     assert not hasattr(module, "__wrapped__")

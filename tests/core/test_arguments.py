@@ -1,4 +1,4 @@
-"""Calls with arguments that do not fit say what the function takes, and what others call the same thing."""
+"""Calls with wrong arguments: errors list the arguments of the function, and translate names of other libraries."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_calls_of_layers(call, words):
     assert any(note.startswith("in the layer") and __file__ in note for note in caught.value.__notes__)
 
 
-def test_an_error_of_the_layer_itself_is_left_alone():
+def test_error_raised_inside_a_layer_is_unchanged():
     def refuses(x):
         raise TypeError("mine")
 
@@ -58,7 +58,7 @@ def test_calls_of_optimizers_and_trainers():
     assert int(trainer.session.scope.step) == 0
 
 
-def test_what_fits_is_no_misfit():
+def test_fitting_arguments_are_no_misfit():
     assert core.misfit_of(layers.fc, "fc", (1, 2), {"act": "relu"}) is None
 
 
@@ -96,7 +96,7 @@ def test_a_program_may_have_arguments_with_defaults():
         (lambda x: layers.accuracy(layers.cast(x, "int32"), x), ["layers.accuracy(prediction, label)"]),
     ],
 )
-def test_values_where_others_belong(build, words):
+def test_swapped_values_raise_named_errors(build, words):
     with pytest.raises(errors.ArgumentTypeError) as caught:
         fluid.Program(lambda: build(layers.data("x", shape=[4])))
     assert not [word for word in words if word not in str(caught.value)], str(caught.value)

@@ -1,4 +1,4 @@
-"""What discovery finds out beyond shapes: losses that nothing influences, squared batches, logits for probabilities."""
+"""Checks during discovery: losses without influence, squared batches, logits for probabilities."""
 
 import functools
 
@@ -22,7 +22,7 @@ def label():
 
 
 def minimized(loss):
-    """The program function that minimises what a function returns."""
+    """Return a program function that minimises the result of `loss`."""
 
     def program():
         value = loss()
@@ -70,7 +70,7 @@ def test_a_loss_that_parameters_influence_is_taken(loss):
     assert fluid.Program(minimized(loss)).minimizes[0].parameters
 
 
-def test_one_influence_is_enough_and_each_loss_needs_one():
+def test_each_loss_needs_at_least_a_single_influence():
     def two(first, second):
         def program():
             loss = layers.mean(net(param_attr="w", bias_attr="b"))
@@ -104,7 +104,7 @@ def squared(combine, shape=(), size=1):
     "combine",
     [lambda p, y: p - y, lambda p, y: y - p, lambda p, y: jnp.subtract(p, y), lambda p, y: jnp.maximum(p, y) * 2],
 )
-def test_a_column_and_a_row_that_make_a_square_are_noticed(combine):
+def test_column_and_row_that_broadcast_warn(combine):
     with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .*\[batch, 1\].*layers.reshape"):
         fluid.Program(minimized(squared(combine)))
 
@@ -114,18 +114,18 @@ def test_a_column_and_a_row_that_make_a_square_are_noticed(combine):
     [
         squared(lambda p, y: p - y, shape=[1]),
         squared(lambda p, y: p[:, 0] - y),
-        squared(lambda p, y: p - y[None, :]),  # every pair is written down
+        squared(lambda p, y: p - y[None, :]),  # the program writes out every pair
         squared(lambda p, y: p - layers.reduce_mean(y)),
         squared(lambda p, y: p - jnp.arange(3.0), size=3),
         lambda: layers.mean(jnp.matmul(net(), net().T)),
     ],
 )
-def test_other_arithmetic_is_not(loss, recwarn):
+def test_other_arithmetic_does_not_warn(loss, recwarn):
     fluid.Program(minimized(loss))
     assert not recwarn.list
 
 
-def test_a_square_that_no_loss_depends_on_is_not(recwarn):
+def test_broadcast_outside_the_loss_does_not_warn(recwarn):
     def loss():
         prediction = net(1, None)
         layers.identity(prediction - layers.data("y", []), name="for the eye")
@@ -154,7 +154,7 @@ def words():
     ],
     ids=["bias", "no bias", "reshaped", "sequence", "operators", "inside jit", "sigmoid"],
 )
-def test_logits_given_for_probabilities_are_noticed(build):
+def test_logits_given_for_probabilities_warn(build):
     with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .* takes probabilities.*softmax"):
         fluid.Program(build)
 
@@ -169,7 +169,7 @@ def test_logits_given_for_probabilities_are_noticed(build):
         lambda: layers.cross_entropy(0.9 * net() + 0.1 / 3, label()),
     ],
 )
-def test_probabilities_are_not(build, recwarn):
+def test_probabilities_do_not_warn(build, recwarn):
     fluid.Program(build)
     assert not recwarn.list
 
@@ -196,13 +196,13 @@ def test_other_prints_are_left_alone(capsys):
     assert capsys.readouterr().out == "137 0.37 37.5\n"
 
 
-def test_warnings_point_at_the_line_that_made_the_program():
+def test_warnings_point_to_the_trainer_call():
     with pytest.warns(errors.FluidWarning) as caught:
         fluid.Trainer(squared(lambda p, y: p - y), SGD)
     assert caught[0].filename == __file__
 
 
-def test_random_arrays_of_numpy_are_warned_of_with_the_line():
+def test_numpy_random_arrays_warn_with_the_line():
     def noisy():
         x = layers.data("x", shape=[4])
         return layers.mean(x * np.random.default_rng().normal(size=4).astype("float32"))
@@ -222,7 +222,7 @@ def test_random_arrays_of_numpy_are_warned_of_with_the_line():
         lambda x: layers.dropout(x, 0.5),
     ],
 )
-def test_arrays_that_are_the_same_in_each_trace_are_not(array):
+def test_equal_arrays_in_each_trace_do_not_warn(array):
     def steady():
         x = layers.data("x", shape=[4])
         return layers.mean(x * array(x))
@@ -252,7 +252,7 @@ def test_two_softmaxes_in_a_row_are_warned_of():
     ],
     ids=["scan", "fori_loop", "cond", "jit", "checkpoint"],
 )
-def test_a_layer_inside_of_a_function_that_jax_traces_is_explained(loop):
+def test_layer_inside_a_jax_loop_is_explained(loop):
     def program():
         return loop(lambda c: fluid.layers.fc(c, size=4), fluid.layers.data("x", shape=[4]))
 
@@ -276,7 +276,7 @@ def test_names_that_shift_in_test_mode_are_refused():
         session.run(feed={"x": np.ones((2, 4), "float32")}, mode="test")
 
 
-def test_lines_that_stand_for_each_other_in_both_modes_are_one_layer():
+def test_alternative_layers_of_both_modes_share_parameters():
     def program():
         x = fluid.layers.data("x", shape=[4])
         if fluid.layers.is_training():

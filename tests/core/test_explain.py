@@ -1,4 +1,4 @@
-"""What JAX cannot do with a traced value is said in the words of a program function, with the user's line."""
+"""Operations that JAX refuses on traced values: errors in terms of a program function, with the user's line."""
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,7 @@ def count():
         (lambda: x()[x() > 0], "depends on data"),
     ],
 )
-def test_what_needs_numbers_says_what_to_write(build, advice):
+def test_operations_that_need_numbers_get_advice(build, advice):
     with pytest.raises(errors.ProgramError) as caught:
         fluid.Program(build)
     message = str(caught.value)
@@ -66,7 +66,7 @@ def test_what_needs_numbers_says_what_to_write(build, advice):
         lambda: [row for row in words()],
     ],
 )
-def test_functions_of_arrays_on_a_sequence_say_what_to_use(build):
+def test_array_functions_on_a_sequence_get_advice(build):
     with pytest.raises(errors.ArgumentTypeError, match=r"test_explain.py:\d+ in .*layers.sequence_pool.*x\.mask"):
         fluid.Program(build)
 
@@ -78,7 +78,7 @@ def test_a_sequence_is_neither_true_nor_false(build):
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), ValueError("mine"), TypeError("mine")])
-def test_errors_of_the_users_own_are_left_alone(error):
+def test_errors_of_the_user_are_unchanged(error):
     def program():
         raise error
 
@@ -106,7 +106,7 @@ def test_errors_of_the_users_own_are_left_alone(error):
         (lambda: jnp.sum(x(), axis=3), errors.ShapeError, ["axis 3"]),
     ],
 )
-def test_what_arrays_of_other_libraries_can_do_says_what_to_write(build, error, words):
+def test_methods_of_other_libraries_get_advice(build, error, words):
     with pytest.raises(error) as caught:
         fluid.Program(build)
     message = str(caught.value)
@@ -114,7 +114,7 @@ def test_what_arrays_of_other_libraries_can_do_says_what_to_write(build, error, 
     assert not [word for word in words if word not in message], message
 
 
-def test_a_condition_on_an_array_of_the_users_own_is_left_alone():
+def test_condition_on_a_numpy_array_is_unchanged():
     def program():
         return x() if np.zeros(3) > 0 else x() * 2
 

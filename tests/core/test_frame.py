@@ -1,4 +1,4 @@
-"""The record of one trace: whose line is blamed, and what may be written into it."""
+"""The record of a trace: the blamed line, recorded names, and states."""
 
 import importlib.util
 
@@ -17,7 +17,7 @@ def program():
 
 
 @pytest.mark.parametrize("folder", ["jax", "fluid", "mine"])
-def test_a_users_folder_may_be_named_like_a_library(folder, tmp_path):
+def test_user_folder_named_like_a_library_is_blamed(folder, tmp_path):
     path = tmp_path / folder / "net.py"
     path.parent.mkdir()
     path.write_text(PROGRAM)
@@ -29,7 +29,7 @@ def test_a_users_folder_may_be_named_like_a_library(folder, tmp_path):
     assert f"called at {path}:5 in program" in caught.value.__notes__[0]
 
 
-def test_a_name_recorded_outside_a_program_blames_its_layer():
+def test_layer_used_outside_a_program_is_named():
     kept = []
 
     def program():
@@ -52,7 +52,7 @@ def test_a_state_keeps_its_shape(value):
         fluid.Program(program)
 
 
-def test_a_state_is_read_as_it_was_written():
+def test_state_reads_return_the_last_write():
     def program():
         for _ in range(3):
             mean = core.create_state("mean", [3], "float32", fluid.initializer.Constant(0.0))
@@ -63,7 +63,7 @@ def test_a_state_is_read_as_it_was_written():
     assert [session.run(program, {}, mode="train")[0].tolist() for _ in range(2)] == [[3.0] * 3, [6.0] * 3]
 
 
-def test_automatic_names_begin_behind_reserved_ones():
+def test_automatic_names_start_after_reserved_names():
     def program():
         frame = core.current_frame("tests")
         for name in ("fc_3.w_0", "fc_1.b_0", "conv2d_0", "head", "_7", "fc_12345678901.w_0", "scale_x"):
@@ -80,7 +80,7 @@ def test_automatic_names_begin_behind_reserved_ones():
     assert "relu_0.tmp_0" in made.values
 
 
-def test_who_calls_layers_may_name_what_they_return():
+def test_unrecorded_layers_leave_names_to_the_caller():
     keys = []
 
     def program():
@@ -98,7 +98,7 @@ def test_who_calls_layers_may_name_what_they_return():
     assert keys[:2] == ["step_0/dropout_1", "step_1/dropout_1"], "random keys come from names, so these must differ"
 
 
-def test_names_are_recorded_again_behind_an_error():
+def test_names_are_recorded_again_after_an_error():
     def program():
         x = fluid.layers.data("x", shape=[4])
         with pytest.raises(errors.ArgumentError), core.unrecorded("tried"):

@@ -1,4 +1,4 @@
-"""Bodies: what a loop or branch is made of, and what of it must be seen outside."""
+"""Bodies of loops and branches: their values, names and states, and visibility from outside."""
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,14 @@ X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
 
 def once(function, *args):
-    """Run a function through a Body, as a loop of one turn would."""
+    """Run a function through a Body, as a loop of one iteration does."""
     body = core.Body(function, args, "layers.scan")
     result, states = body(body.states(), jnp.int32(0), *args)
     body.keep(states)
     return result
 
 
-def test_a_body_computes_and_names_what_its_function_does():
+def test_body_has_values_and_names_of_its_function():
     def plain():
         x = layers.data("x", [3])
         return layers.fc(layers.batch_norm(layers.fc(x, 3)), 2)
@@ -47,7 +47,7 @@ def test_testing_changes_no_state():
         np.testing.assert_array_equal(value, initial[name])
 
 
-def test_named_values_inside_are_none_outside():
+def test_named_values_inside_are_invisible_outside():
     def program():
         return once(lambda v: layers.identity(v, name="hidden") * 2, layers.data("x", [3]))
 
@@ -56,7 +56,7 @@ def test_named_values_inside_are_none_outside():
 
 @pytest.mark.parametrize("depth", [1, 4])
 def test_the_first_run_is_remembered(depth):
-    """However deep bodies are nested, each level is run once more than the one around it, not twice as often."""
+    """Count the runs of nested bodies: each level runs once more than the level around it, not twice as often."""
     runs = []
 
     def nested(level):
@@ -75,7 +75,7 @@ def test_the_first_run_is_remembered(depth):
     assert len(runs) == 1
 
 
-def test_what_is_made_up_after_discovery_works_as_well():
+def test_body_first_seen_after_discovery_runs():
     seen = []
 
     def program():
@@ -93,12 +93,12 @@ def test_what_is_made_up_after_discovery_works_as_well():
         (lambda x: x + layers.data("late", [3]), r"call layers.data\('late', ...\) before"),
     ],
 )
-def test_what_belongs_outside(function, message):
+def test_feeds_and_minimize_inside_are_refused(function, message):
     with pytest.raises(errors.ProgramError, match=message):
         fluid.Program(lambda: once(function, layers.data("x", [3])))
 
 
-def test_rows_of_tables_looked_up_inside_are_updated_densely():
+def test_sparse_table_inside_is_updated_densely():
     def program():
         ids = layers.data("ids", [1], "int64")
         loss = layers.mean(once(lambda v: layers.embedding(v, [5, 2], is_sparse=True), ids))

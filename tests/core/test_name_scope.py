@@ -1,4 +1,4 @@
-"""Access to what was made in a name scope, while its program function runs."""
+"""Name scopes: access to their values and parameters while the program function runs."""
 
 import copy
 import gc
@@ -15,11 +15,11 @@ X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 
 
 def ran(function, feed=None):
-    """The outputs of a program function that takes the feed x."""
+    """Return the outputs of a program function that takes the feed x."""
     return fluid.Session(function).run(feed={"x": X} if feed is None else feed)
 
 
-def test_a_layer_is_its_last_result_and_every_value_has_its_name():
+def test_scope_gives_layer_results_and_named_values():
     def program():
         x = layers.data("x", shape=[4])
         with fluid.name_scope("d") as d:
@@ -56,7 +56,7 @@ def test_scopes_inside_and_opened_again():
 
 
 def adversarial(whose):
-    """A program that trains the parameters of one of two name scopes."""
+    """Return a program that trains the parameters of one of two name scopes."""
 
     def program():
         x = layers.data("x", shape=[4])
@@ -78,7 +78,7 @@ def adversarial(whose):
         ("d", ["d/fc_0.w_0", "d/fc_0.b_0"]),
     ],
 )
-def test_the_parameters_of_a_scope_are_a_parameter_list(whose, names):
+def test_parameters_of_a_scope_form_a_parameter_list(whose, names):
     session = fluid.Session(adversarial(whose))
     before = session.params()
     session.run(feed={"x": X})
@@ -88,7 +88,7 @@ def test_the_parameters_of_a_scope_are_a_parameter_list(whose, names):
 
 
 def test_parameters_are_arrays_of_the_program_with_gradients():
-    """A penalty that is written with them pulls at the weights as its formula says."""
+    """Write a penalty on the parameters of a scope; the gradient equals the derivative of its formula."""
 
     def program():
         x = layers.data("x", shape=[4])
@@ -103,7 +103,7 @@ def test_parameters_are_arrays_of_the_program_with_gradients():
     np.testing.assert_allclose(gradient, 2 * weight, rtol=1e-6)
 
 
-def test_an_override_is_what_the_scope_has():
+def test_scope_returns_the_overridden_value():
     def program():
         with fluid.name_scope("d") as d:
             layers.fc(layers.data("x", shape=[4]), size=2)
@@ -112,7 +112,7 @@ def test_an_override_is_what_the_scope_has():
     np.testing.assert_array_equal(ran(program, {"d/fc_0": np.full((2, 2), 7.0)})[0], np.full((2, 2), 7.0))
 
 
-def test_what_is_not_there_is_an_error_with_near_names():
+def test_unknown_names_raise_errors_with_near_names():
     def program(ask):
         with fluid.name_scope("d") as d:
             hidden = layers.fc(layers.data("x", shape=[4]), size=2)
@@ -128,7 +128,7 @@ def test_what_is_not_there_is_an_error_with_near_names():
     fluid.Program(lambda: program(lambda d: copy.copy(d)))
 
 
-def test_it_ends_with_the_program_function():
+def test_scope_access_ends_with_the_program_function():
     kept = []
 
     def program():

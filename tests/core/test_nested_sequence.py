@@ -1,4 +1,4 @@
-"""NestedSequenceBatch: the same rows in every form, and a program over two levels."""
+"""NestedSequenceBatch: equal rows in every form, and a program over two levels."""
 
 import hypothesis.strategies as st
 import jax
@@ -51,20 +51,20 @@ def test_nest_gives_the_rows_back(rows):
     assert plain(doubled.rows()) == [[[2 * n for n in s] for s in row] for row in rows]
 
 
-def test_lengths_behind_the_rows_mean_nothing():
+def test_lengths_after_the_rows_are_ignored():
     batch = fluid.NestedSequenceBatch(np.ones((2, 2, 3)), np.array([1, 2]), np.array([[2, 99], [1, 3]]))
     assert batch.flat().lengths.tolist() == [2, 0, 1, 3] and int(batch.mask.sum()) == 6
     assert [[len(s) for s in row] for row in batch.rows()] == [[2], [1, 3]]
 
 
-def test_it_is_a_pytree():
+def test_nested_batch_is_a_pytree():
     batch = fluid.NestedSequenceBatch.from_rows([[[1.0, 2.0]]])
     doubled = jax.jit(lambda b: b.with_data(b.data * 2))(batch)
     assert isinstance(doubled, fluid.NestedSequenceBatch) and plain(doubled.rows()) == [[[2, 4]]]
 
 
 @pytest.mark.parametrize("value", [np.ones(3), np.float32(1), fluid.SequenceBatch(np.ones((3, 1)), np.ones(3, int))])
-def test_nest_refuses_what_did_not_come_from_flat(value):
+def test_nest_refuses_values_of_other_shapes(value):
     batch = fluid.NestedSequenceBatch.from_rows([[[1], [2]], [[3]]])
     with pytest.raises(errors.ShapeError, match=r"expected 4 items, one for each of 2 x 2 sequences.*batch.flat\(\)"):
         batch.nest(value)

@@ -27,7 +27,7 @@ def apply(function, feeds, **options):
     return program.apply(program.init(jax.random.key(0)), feeds, key=jax.random.key(1), **options)
 
 
-def test_discovery_finds_everything_without_data():
+def test_discovery_without_data_finds_feeds_and_shapes():
     program = fluid.Program(two_layers)
     assert list(program.feeds) == ["x"]
     assert program.feeds["x"].shape == (None, 4)
@@ -45,7 +45,7 @@ def test_counters_start_afresh_for_every_program():
     assert list(fluid.Program(two_layers).parameters) == list(fluid.Program(two_layers).parameters)
 
 
-def test_outputs_that_do_not_follow_the_batch_keep_their_size():
+def test_outputs_independent_of_the_batch_keep_sizes():
     program = fluid.Program(lambda: (jnp.sum(fluid.layers.data("x", shape=[7])), fluid.layers.data("x", shape=[7])))
     assert program.outputs[0].shape == ()
     assert program.outputs[1].shape == (None, 7)
@@ -94,7 +94,7 @@ def test_named_values_are_fetched_and_overridden():
     assert replaced.values["h"].tolist() == [[5, 5]]
 
 
-def test_a_perturbation_gives_the_gradient_of_a_named_value():
+def test_perturbation_gives_the_gradient_of_a_value():
     def program():
         h = fluid.layers.identity(fluid.layers.data("x", shape=[2]) * 3, name="h")
         return jnp.sum(h**2)
@@ -160,7 +160,7 @@ def test_a_parameter_is_shared_by_name():
     assert list(fluid.Program(program).parameters) == ["w"]
 
 
-def test_one_name_with_two_shapes_shows_both_lines():
+def test_parameter_name_with_two_shapes_shows_both_lines():
     def program():
         x = fluid.layers.data("x", shape=[4])
         a = fluid.layers.fc(x, size=4, param_attr="w")
@@ -173,7 +173,7 @@ def test_one_name_with_two_shapes_shows_both_lines():
     assert "[4, 4]" in text and "[4, 5]" in text
 
 
-def test_one_value_name_twice_is_refused():
+def test_repeated_value_name_is_refused():
     def program():
         x = fluid.layers.data("x", shape=[4])
         return fluid.layers.identity(fluid.layers.identity(x, name="h"), name="h")
@@ -200,12 +200,12 @@ def test_a_program_that_returns_no_array_is_refused():
         fluid.Program(lambda: "loss")
 
 
-def test_what_is_no_function_is_refused():
+def test_number_instead_of_a_function_is_refused():
     with pytest.raises(errors.ArgumentTypeError, match="function"):
         fluid.Program(3)
 
 
-def test_layer_errors_carry_the_layer_and_the_users_line():
+def test_layer_errors_name_layer_and_user_line():
     def program():
         x = fluid.layers.data("x", shape=[])
         return fluid.layers.fc(x, size=3, name="head")  # this line
@@ -216,14 +216,14 @@ def test_layer_errors_carry_the_layer_and_the_users_line():
     assert "fc" in note and "test_program.py" in note and "in program" in note
 
 
-def test_the_same_feed_may_be_declared_twice_and_is_one():
+def test_equal_declarations_of_a_feed_are_merged():
     def program():
         return fluid.layers.data("x", shape=[2]) + fluid.layers.data("x", shape=[2])
 
     assert apply(program, {"x": np.ones((1, 2), "float32")}).outputs[0].tolist() == [[2, 2]]
 
 
-def test_one_feed_with_two_declarations_is_refused():
+def test_different_declarations_of_a_feed_are_refused():
     with pytest.raises(errors.ProgramError, match="declared twice"):
         fluid.Program(lambda: fluid.layers.data("x", shape=[2]) + fluid.layers.data("x", shape=[3]))
 
@@ -242,7 +242,7 @@ def test_bad_declarations_are_refused(bad, error):
         fluid.Program(lambda: fluid.layers.data(**bad))
 
 
-def test_sample_feeds_serve_programs_whose_batches_depend_on_each_other():
+def test_sample_feed_resolves_dependent_batch_sizes():
     def program():
         pairs = fluid.layers.data("pairs", shape=[2])
         singles = fluid.layers.data("singles", shape=[2])
@@ -254,7 +254,7 @@ def test_sample_feeds_serve_programs_whose_batches_depend_on_each_other():
     assert fluid.Program(program, sample_feed=sample).outputs[0].shape == (3, 2)
 
 
-def test_a_loss_is_known_after_one_run_and_what_follows_the_batch_after_two():
+def test_discovery_runs_twice_only_for_batch_sizes():
     runs = []
 
     def program():
@@ -325,7 +325,7 @@ def test_values_know_the_kind_of_their_layer():
     }
 
 
-def test_labels_tell_names_inside_loops_and_compute_nothing():
+def test_labels_name_values_in_loops_without_computation():
     def program():
         x = fluid.layers.data("x", shape=[4])
         return fluid.layers.repeat(lambda h: fluid.layers.fc(h, size=4, act="tanh"), 3, x)
@@ -346,7 +346,7 @@ def test_labels_tell_names_inside_loops_and_compute_nothing():
     assert jnp.array_equal(with_labels, without)
 
 
-def test_what_programs_say_of_themselves():
+def test_repr_of_a_program_has_shapes_and_size():
     program = fluid.Program(two_layers)
     assert program.parameter_count == 4 * 3 + 3 + 3 * 2 + 2
     assert repr(program) == "Program(two_layers(x: float32[batch, 4]) -> float32[batch, 2]; 23 parameters)"
@@ -357,7 +357,7 @@ def test_what_programs_say_of_themselves():
     assert "a&lt;b" in named._repr_html_()
 
 
-def test_fractions_for_a_state_of_whole_numbers_are_warned_of():
+def test_float_update_of_an_integer_state_warns():
     def counted(step):
         def program():
             count = fluid.layers.create_state([1], dtype="int64", name="count")

@@ -1,4 +1,4 @@
-"""How the values of minibatches become one of a data set: what layers note, and what the equations of a program say."""
+"""Reductions of minibatch values to a value of the data set: from notes of layers, or equations of the program."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,7 @@ from fluid import errors, layers
 
 
 def rules(build, **feeds):
-    """The reductions of a program over x [batch, 4], y [batch, 1] and sequences s, and the program."""
+    """Return the reductions of a program over x [batch, 4], y [batch, 1] and sequences s, and the program."""
 
     def program():
         x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
@@ -62,7 +62,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("case", KINDS)
-def test_what_equations_say(case):
+def test_equations_determine_the_reduction(case):
     build, kind = KINDS[case]
     (found,), _ = rules(build)
     assert (found.kind, found.doubt) == (kind, None)
@@ -85,7 +85,7 @@ DOUBTFUL = {
 
 
 @pytest.mark.parametrize("case", DOUBTFUL)
-def test_what_equations_do_not_say(case):
+def test_ambiguous_equations_leave_a_doubt_with_line(case):
     (found,), _ = rules(DOUBTFUL[case])
     assert found.kind in ("mean", "rows") and f"{__file__}:" in found.doubt
 
@@ -102,7 +102,7 @@ def test_arithmetic_on_means_over_steps_weighs_like_these():
     assert float(part.weight) == 4
 
 
-def test_a_program_for_one_batch_size_says_only_what_layers_note():
+def test_fixed_batch_program_uses_only_layer_notes():
     def program():
         x = layers.data("x", shape=[8, 4], append_batch_size=False)
         return layers.mean(x), jnp.sum(layers.reshape(x, [8, 2, 2]))
@@ -112,7 +112,7 @@ def test_a_program_for_one_batch_size_says_only_what_layers_note():
     assert other.doubt is not None
 
 
-def test_nothing_is_run_again_where_layers_note_everything():
+def test_complete_layer_notes_avoid_another_run():
     runs = []
 
     def program():
@@ -129,7 +129,7 @@ def test_nothing_is_run_again_where_layers_note_everything():
     assert len(runs) == before
 
 
-def test_what_is_printed_is_printed_no_more_often(capsys):
+def test_reductions_repeat_no_prints_of_the_program(capsys):
     def program():
         x = layers.data("x", shape=[4])
         print("traced", x.shape)
@@ -155,7 +155,7 @@ def test_metrics_that_make_no_sense(call, error, match):
         fluid.Program(lambda: call(layers.data("x", shape=[4])))
 
 
-def test_a_metric_leaves_what_is_known_of_its_value():
+def test_metric_keeps_the_reduction_of_its_value():
     (loss, worst), program = rules(lambda x, y, s: (loss := layers.mean(x), layers.metric(loss, reduce="max")))
     assert (loss.kind, worst.kind) == ("mean", "max")
     assert "metric_0.tmp_0" in program.values

@@ -1,4 +1,4 @@
-"""Operators of SequenceBatch work step by step, keep the lengths, and refuse what does not fit a step."""
+"""Operators of SequenceBatch: they work step by step, keep the lengths, and refuse operands that fit no step."""
 
 import operator
 
@@ -21,7 +21,7 @@ def batch(*shape, seed=0, lengths=(3, 1)):
 
 
 def check(got, want, lengths):
-    """Compare with rows worked on one by one."""
+    """Compare with the results of single rows."""
     assert isinstance(got, fluid.SequenceBatch) and [int(n) for n in got.lengths] == [int(n) for n in lengths]
     for row, expected in zip(got.rows(), want, strict=True):
         np.testing.assert_allclose(row, expected, rtol=1e-5)
@@ -31,7 +31,7 @@ def check(got, want, lengths):
 @pytest.mark.parametrize(
     "other", [2, 0.5, np.float32(1.5), np.array([0.5, 2], "float32"), jnp.array([[0.5, 2]])], ids=str
 )
-def test_operators_with_what_fits_a_step(op, other):
+def test_operators_broadcast_values_that_fit_a_step(op, other):
     x = batch()
     check(op(x, other), [op(row, np.asarray(other)) for row in x.rows()], x.lengths)
     check(op(other, x), [op(np.asarray(other), row) for row in x.rows()], x.lengths)
@@ -44,7 +44,7 @@ def test_operators_of_two_sequences(op):
     check(op(x, column), [op(a, b) for a, b in zip(x.rows(), column.rows(), strict=True)], x.lengths)
 
 
-def test_one_value_per_step_is_laid_along_the_steps():
+def test_single_value_per_step_broadcasts_over_the_steps():
     x, y = batch(), batch(2, 3, seed=1)
     check(x * y, [a * b[:, None] for a, b in zip(x.rows(), y.rows(), strict=True)], x.lengths)
 
@@ -70,7 +70,7 @@ def test_product_with_a_matrix():
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2), (2, 3, 2), (3,)])
 def test_arrays_that_are_no_steps_are_refused(shape):
-    """Above all those whose first dimension is the batch: they would be laid along the time."""
+    """Refuse arrays whose first dimension is the batch, since these would broadcast along the time."""
     with pytest.raises(errors.ShapeError, match="must fit each step"):
         batch() + np.ones(shape, "float32")
 
@@ -93,10 +93,10 @@ def test_equality_leaves_identity_alone():
     x, y = batch(), batch()
     assert len({x, y, x}) == 2 and x in [x, y]
     with pytest.raises(errors.ArgumentTypeError, match="neither true nor false"):
-        assert x in [y]  # y == x is one truth for each step
+        assert x in [y]  # y == x is a truth value for each step
 
 
-def test_operators_in_jit_and_slopes_that_padding_does_not_spoil():
+def test_operators_in_jit_have_finite_gradients():
     x, y = batch(), batch(seed=1)
 
     @jax.jit

@@ -28,7 +28,7 @@ def distance():
 
 
 def by_hand(arrays, x):
-    """The encoder in NumPy."""
+    """Compute the encoder with NumPy."""
     hidden = np.tanh(x @ arrays["encoder/fc_0.w_0"] + arrays["encoder/fc_0.b_0"])
     return hidden @ arrays["encoder/fc_1.w_0"] + arrays["encoder/fc_1.b_0"]
 
@@ -36,7 +36,7 @@ def by_hand(arrays, x):
 ENCODER = ["encoder/fc_0.w_0", "encoder/fc_0.b_0", "encoder/fc_1.w_0", "encoder/fc_1.b_0"]
 
 
-def test_all_calls_use_one_set_of_parameters():
+def test_all_calls_use_the_same_parameters():
     with fluid.Session(distance) as session:
         assert list(session.programs["distance"].parameters) == ENCODER
         arrays = {name: np.asarray(value) for name, value in session.params().items()}
@@ -62,7 +62,7 @@ def test_the_gradient_adds_up_over_the_calls():
         np.testing.assert_allclose(value, expected[name.removesuffix("@GRAD")], rtol=1e-4, atol=1e-6)
 
 
-def test_names_do_not_depend_on_what_else_a_program_holds():
+def test_names_do_not_depend_on_other_layers():
     def crowded():
         x, z = inputs()
         h = layers.fc(layers.fc(x, size=4), size=4)
@@ -74,7 +74,7 @@ def test_names_do_not_depend_on_what_else_a_program_holds():
     assert "outer/inner/fc_0.w_0" in names
 
 
-def test_values_and_results_of_each_call_can_be_fetched_and_replaced():
+def test_values_of_each_call_are_fetched_and_overridden():
     def program():
         x, z = inputs()
         return layers.mean(layers.identity(encoder(x), name="first") + encoder(z))
@@ -89,7 +89,7 @@ def test_values_and_results_of_each_call_can_be_fetched_and_replaced():
         np.testing.assert_allclose(other, session.run(feed={"x": X, "z": X})[0] + 1, rtol=1e-5)
 
 
-def test_a_value_named_by_the_user_has_a_name_in_each_call():
+def test_user_named_value_has_a_name_per_call():
     @fluid.shared
     def net(x):
         return layers.identity(x * layers.create_parameter([4], name="gain"), name="scaled")
@@ -129,7 +129,7 @@ def test_moving_averages_follow_all_calls_in_order():
     np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
 
-def test_states_of_ones_own_are_shared():
+def test_custom_states_are_shared():
     @fluid.shared
     def counted(x):
         state = layers.create_state([1], "int32", name="calls")
@@ -146,7 +146,7 @@ def test_states_of_ones_own_are_shared():
         assert session.scope["counted/calls"].tolist() == [6]
 
 
-def test_programs_of_a_session_and_an_inferencer_share_it(tmp_path):
+def test_session_programs_and_an_inferencer_share_parameters(tmp_path):
     def score():
         return {"features": encoder(layers.data("image", shape=[4]))}
 
@@ -168,7 +168,7 @@ def test_programs_of_a_session_and_an_inferencer_share_it(tmp_path):
     np.testing.assert_allclose(inferencer.infer({"image": X})["features"], after, rtol=1e-6)
 
 
-def test_an_exported_model_has_it(tmp_path):
+def test_exported_model_runs_a_shared_function(tmp_path):
     trainer = fluid.Trainer(distance, fluid.optimizer.SGD(0.1))
     trainer.save_inference_model(tmp_path / "distance.model", fetch=["mean_0"])
     model = fluid.Inferencer(param_path=tmp_path / "distance.model")
@@ -177,7 +177,7 @@ def test_an_exported_model_has_it(tmp_path):
     )
 
 
-def test_globs_select_it_for_freezing_and_for_minimize():
+def test_globs_select_shared_parameters_to_freeze_and_rename():
     def headed():
         return layers.mean(layers.fc(encoder(inputs()[0]), size=1))
 
@@ -190,7 +190,7 @@ def test_globs_select_it_for_freezing_and_for_minimize():
         )
 
 
-def test_nested_shared_functions_have_one_place_each():
+def test_nested_shared_functions_have_a_single_scope_each():
     @fluid.shared
     def word(x):
         return layers.fc(x, size=4)
@@ -211,7 +211,7 @@ def test_nested_shared_functions_have_one_place_each():
     ]
 
 
-def test_it_is_one_array_for_all_blocks_of_a_stack_and_its_own_stacks_are_one():
+def test_stacked_blocks_share_arrays_inside_and_outside():
     @fluid.shared
     def tower(x):
         return layers.repeat(lambda h: layers.batch_norm(layers.fc(h, size=4)), 3, x)
@@ -238,7 +238,7 @@ def test_it_is_one_array_for_all_blocks_of_a_stack_and_its_own_stacks_are_one():
     trainer.train([{"x": X, "z": Z}], num_epochs=1)
 
 
-def test_a_recurrent_block_and_what_stands_outside_share_it():
+def test_recurrent_block_shares_with_layers_outside():
     @fluid.shared
     def cell(x, h):
         return layers.fc([x, h], size=3, act="tanh")
@@ -265,7 +265,7 @@ def test_a_recurrent_block_and_what_stands_outside_share_it():
     np.testing.assert_allclose(found, h, rtol=1e-5)
 
 
-def test_both_branches_of_cond_share_it():
+def test_both_branches_of_cond_share_parameters():
     def program():
         x, z = inputs()
         return layers.cond(layers.mean(x) > 0.0, lambda: encoder(x), lambda: encoder(z))
@@ -275,7 +275,7 @@ def test_both_branches_of_cond_share_it():
 
 
 @pytest.mark.parametrize("scan", [layers.scan, None])
-def test_a_function_that_a_loop_defines_anew_is_one_net(scan):
+def test_function_redefined_in_a_loop_is_shared(scan):
     def step(h, x):
         net = fluid.shared(lambda v: layers.fc(v, size=4), name="inner")
         return (net(h) + x, None) if scan else net(h) + x
@@ -299,7 +299,7 @@ class Net:
 
 
 def one(function, count=2):
-    """The parameters of a program that calls a shared function some times."""
+    """Return the parameters of a program that calls a shared function `count` times."""
     return list(fluid.Program(lambda: sum(layers.mean(function(v)) for v in inputs()[:count])).parameters)
 
 
@@ -329,7 +329,7 @@ def test_a_shared_function_can_be_the_program():
     assert program.name == "whole" and list(program.parameters) == ["whole/fc_0.w_0", "whole/fc_0.b_0"]
 
 
-def test_inputs_of_other_shapes_are_refused_with_both_calls():
+def test_other_input_shapes_are_refused_with_both_calls():
     def program():
         x = layers.data("x", shape=[4])
         wide = layers.data("wide", shape=[7])
@@ -338,11 +338,11 @@ def test_inputs_of_other_shapes_are_refused_with_both_calls():
     with pytest.raises(errors.ParameterError) as caught:
         fluid.Program(program)
     text = str(caught.value)
-    assert text.count("called at") == 2 and text.count("test_sharing.py") == 4
+    assert text.count("called at") == 2 and text.count("test_shared_functions.py") == 4
     assert 'fluid.shared(encoder, name="encoder_2")' in text and "float32[7, 5]" in text
 
 
-def test_two_functions_of_one_name_are_refused():
+def test_two_functions_of_equal_name_are_refused():
     def made(scale):
         @fluid.shared
         def tower(x):
@@ -358,7 +358,7 @@ def test_two_functions_of_one_name_are_refused():
         fluid.Program(lambda: [layers.mean(net.encode(x)) for net, x in zip((mine, other), inputs(), strict=True)])
 
 
-def test_programs_of_a_session_with_different_functions_of_one_name_are_refused():
+def test_session_refuses_different_functions_of_equal_name():
     first, second = Net(3), Net(3)
     with pytest.raises(errors.ProgramError, match="the program g shares another function under the name 'encode'"):
         fluid.Session(
@@ -370,7 +370,7 @@ def test_programs_of_a_session_with_different_functions_of_one_name_are_refused(
 
 
 @pytest.mark.parametrize("scope_first", [True, False])
-def test_a_name_scope_of_the_same_name_is_refused(scope_first):
+def test_name_scope_of_equal_name_is_refused(scope_first):
     def by_hand(x):
         with fluid.name_scope("encoder"):
             return layers.fc(x, size=4)
@@ -384,7 +384,7 @@ def test_a_name_scope_of_the_same_name_is_refused(scope_first):
         fluid.Program(program)
 
 
-def test_within_a_scope_of_its_name_the_names_stay():
+def test_call_inside_an_equally_named_scope_keeps_names():
     def program():
         x, z = inputs()
         with fluid.name_scope("encoder"):
@@ -403,12 +403,12 @@ def test_within_a_scope_of_its_name_the_names_stay():
         (lambda: encoder(X), errors.OutsideProgramError),
     ],
 )
-def test_what_cannot_be_shared(make, error):
+def test_unsupported_functions_are_refused(make, error):
     with pytest.raises(error, match=r"fluid\.shared"):
         make()
 
 
-def test_it_is_drawn_by_its_name_alone():
+def test_initial_values_depend_on_the_name_only():
     def alone():
         return encoder(layers.data("x", shape=[4]))
 
@@ -417,7 +417,7 @@ def test_it_is_drawn_by_its_name_alone():
             np.testing.assert_array_equal(session.scope[name], other.scope[name])
 
 
-def test_rows_of_a_table_that_two_calls_look_up_are_updated_once():
+def test_table_rows_of_two_calls_are_updated_once():
     @fluid.shared
     def look(ids):
         return layers.embedding(ids, size=[10, 3], is_sparse=True)
@@ -438,7 +438,7 @@ def test_rows_of_a_table_that_two_calls_look_up_are_updated_once():
     np.testing.assert_allclose(trained[0], trained[1], rtol=1e-5)
 
 
-def test_a_second_opening_that_makes_a_second_set_warns_with_both_lines():
+def test_reopened_scope_with_new_parameters_warns_with_lines():
     def net(x):
         with fluid.name_scope("d"):
             return layers.fc(x, size=2)
@@ -455,7 +455,7 @@ def test_a_second_opening_that_makes_a_second_set_warns_with_both_lines():
     assert "fluid.shared" in text and text.count("in program") == 2
 
 
-def test_a_second_opening_that_makes_something_else_is_silent():
+def test_reopened_scope_with_other_layers_is_silent():
     def program():
         x = layers.data("x", shape=[4])
         with fluid.name_scope("d"):
@@ -468,7 +468,7 @@ def test_a_second_opening_that_makes_something_else_is_silent():
     fluid.Program(program)
 
 
-def test_a_second_layer_of_one_name_and_kind_warns_and_others_do_not():
+def test_second_layer_of_equal_name_and_kind_warns():
     def program(kinds):
         x, z = inputs()
         return [layers.mean(kind(v, name="h")) for kind, v in zip(kinds, (x, z), strict=True)]
@@ -481,7 +481,7 @@ def test_a_second_layer_of_one_name_and_kind_warns_and_others_do_not():
     assert list(fluid.Program(functools.partial(program, [named, named])).parameters) == ["w", "b"]
 
 
-def test_a_layer_of_several_inputs_that_has_a_name_is_silent():
+def test_named_layer_of_several_inputs_is_silent():
     fluid.Program(lambda: layers.fc(list(inputs()), size=3, name="h"))
 
 
@@ -519,7 +519,7 @@ def test_target_networks_are_copied_and_moved():
         ({"online/*": "target/*"}, 1.5, errors.ArgumentError),
     ],
 )
-def test_what_cannot_be_copied_changes_nothing(names, rate, error):
+def test_refused_copy_changes_no_parameter(names, rate, error):
     def program():
         return sum(layers.mean(fluid.shared(layers.fc, name=n)(inputs()[0], size=2)) for n in ("online", "target"))
 
@@ -531,7 +531,7 @@ def test_what_cannot_be_copied_changes_nothing(names, rate, error):
             np.testing.assert_array_equal(value, before[name])
 
 
-def test_summary_shows_one_block_used_several_times():
+def test_summary_counts_uses_of_a_shared_block():
     shown = fluid.summary(distance)
     rows = {row.name: row for row in shown.rows}
     assert rows["encoder/fc_0"].uses == 2 and "encoder(2)/fc_0" not in rows
@@ -540,7 +540,7 @@ def test_summary_shows_one_block_used_several_times():
     assert rows["encoder/fc_0"].flops == 2 * single["encoder/fc_0"].flops
 
 
-def test_a_written_down_program_shares_it():
+def test_static_program_shares_a_function():
     import fluid.static as static
 
     @static.shared
@@ -563,7 +563,7 @@ def test_a_written_down_program_shares_it():
     np.testing.assert_allclose(other, by_hand(weights, X) - by_hand(weights, Z), rtol=1e-4, atol=1e-6)
 
 
-def test_a_second_layer_of_one_name_is_silent_in_programs_written_for_fluid():
+def test_equal_layer_names_are_silent_in_static_programs():
     import fluid.static as static
 
     def program():
@@ -582,7 +582,7 @@ def test_a_second_layer_of_one_name_is_silent_in_programs_written_for_fluid():
         assert executor.run(main, feed={"x": X}, fetch_list=[result])[0].shape == (6, 4)
 
 
-def test_a_copy_behind_stop_gradient_follows_without_a_warning():
+def test_copy_to_a_stop_gradient_target_is_silent():
     def learn():
         online, target = (fluid.shared(layers.fc, name=n) for n in ("online", "target"))
         x, z = inputs()
@@ -593,7 +593,7 @@ def test_a_copy_behind_stop_gradient_follows_without_a_warning():
     trainer.copy_params({"online/*": "target/*"}, rate=0.005)
 
 
-def test_the_first_values_of_a_trained_net_are_copied_without_a_warning():
+def test_full_copy_to_a_trained_net_is_silent():
     def learn():
         first, second = (fluid.shared(layers.fc, name=n) for n in ("first", "second"))
         x, z = inputs()

@@ -1,4 +1,4 @@
-"""Weights of zeros one after the other are warned of where no data goes around them."""
+"""Consecutive weights of zeros: fluid warns unless data bypasses them."""
 
 import jax
 import pytest
@@ -30,8 +30,9 @@ STUCK = {
 
 
 @pytest.mark.parametrize("setting", STUCK.values(), ids=STUCK)
-def test_weights_of_zeros_in_a_row_are_warned_of(setting):
-    with pytest.warns(errors.FluidWarning, match=r"test_zeros.py:\d+ in program: 'fc_0.w_0' and 'fc_1.w_0' both start"):
+def test_consecutive_zero_weights_warn(setting):
+    message = r"test_zero_weights.py:\d+ in program: 'fc_0.w_0' and 'fc_1.w_0' both start"
+    with pytest.warns(errors.FluidWarning, match=message):
         trainer(**setting)
 
 
@@ -50,11 +51,11 @@ LEARNING = {
 
 
 @pytest.mark.parametrize("setting", LEARNING.values(), ids=LEARNING)
-def test_other_weights_of_zeros_are_not_warned_of(setting):
+def test_other_zero_weights_do_not_warn(setting):
     trainer(**setting)  # warnings are errors
 
 
-def test_weights_of_zeros_side_by_side_are_not_warned_of():
+def test_parallel_zero_weights_do_not_warn():
     def program():
         a, b = (layers.data(name, shape=[4]) for name in "ab")
         return layers.mean(layers.square(layers.fc([a, b], size=3, param_attr=ZEROS)))
@@ -62,7 +63,7 @@ def test_weights_of_zeros_side_by_side_are_not_warned_of():
     fluid.Trainer(program, fluid.optimizer.SGD(0.1))  # warnings are errors
 
 
-def test_functions_that_are_called_twice_are_told_apart():
+def test_repeated_jitted_calls_are_distinguished():
     product = jax.jit(lambda x, w: x @ w)
 
     def program():

@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: what becomes of one when a part of it fails; by threads in their place."""
+"""Checkpoints of several processes: an error in a part fails the checkpoint; threads simulate the processes."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ from fluid.trainer.checkpoint.writer import Writer
 
 @pytest.fixture
 def part(monkeypatch):
-    """Has parts written as plain files, as all threads are one process to Orbax; `part.happens` may go wrong."""
+    """Write parts as plain files, since Orbax sees all threads as one process; `part.happens` may fail."""
     found = types.SimpleNamespace(happens=lambda index, temporary: None)
 
     def write(temporary, arrays, copied):
@@ -40,7 +40,7 @@ def part(monkeypatch):
 
 
 def written(folder, step, size=3, timeout=20):
-    """What comes of a checkpoint in each of some processes."""
+    """Write a checkpoint in `size` processes; return None or the error of each process."""
 
     def work(group):
         arrays = {"index": np.int64(group.index)}
@@ -50,7 +50,7 @@ def written(folder, step, size=3, timeout=20):
     return together(size, work, timeout)[0]
 
 
-def test_row_62_a_step_is_there_once_all_have_written_their_parts(tmp_path, part):
+def test_row_62_step_appears_after_all_parts_are_written(tmp_path, part):
     folder = Folder(tmp_path)
     seen = []
     part.happens = lambda index, temporary: seen.append((temporary.parent, folder.steps()))
@@ -68,7 +68,7 @@ def full(*_):
 
 
 @pytest.mark.parametrize("failing", [0, 2, "merge"])
-def test_row_25_and_62_where_one_fails_all_are_told_and_nothing_of_it_stays(tmp_path, part, monkeypatch, failing):
+def test_row_25_and_62_failed_part_fails_all_and_leaves_nothing(tmp_path, part, monkeypatch, failing):
     folder = Folder(tmp_path)
     assert written(folder, 4) == [None] * 3
     if failing == "merge":
@@ -83,7 +83,7 @@ def test_row_25_and_62_where_one_fails_all_are_told_and_nothing_of_it_stays(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "fluid.lock"] and folder.flaw(4) is None
 
 
-def test_row_61_and_63_who_does_not_come_ends_the_waiting_and_what_is_torn_is_swept_away(tmp_path, part):
+def test_row_61_and_63_absent_process_times_out_and_sweep_cleans(tmp_path, part):
     folder = Folder(tmp_path)
     assert written(folder, 4) == [None] * 3
 
@@ -100,7 +100,7 @@ def test_row_61_and_63_who_does_not_come_ends_the_waiting_and_what_is_torn_is_sw
     assert not torn.exists() and folder.steps() == [4]
 
 
-def test_row_63_a_process_of_the_killed_run_that_still_writes_keeps_nobody_from_starting(tmp_path, monkeypatch):
+def test_row_63_late_writer_of_a_killed_run_is_harmless(tmp_path, monkeypatch):
     folder = Folder(tmp_path)
     torn = folder.begin(8)
     plain = os.rmdir
@@ -117,7 +117,7 @@ def test_row_63_a_process_of_the_killed_run_that_still_writes_keeps_nobody_from_
     assert not torn.exists()
 
 
-def test_row_21_processes_that_check_a_share_of_the_files_find_together_what_one_finds(tmp_path, part):
+def test_row_21_shared_checks_find_all_flaws(tmp_path, part):
     folder = Folder(tmp_path)
     assert written(folder, 4) == [None] * 3
     for path in [p for p in (tmp_path / "4").rglob("*") if p.is_file() and p.name != "fluid.seal"]:
@@ -132,7 +132,7 @@ def test_row_21_processes_that_check_a_share_of_the_files_find_together_what_one
     assert folder.flaw(4) is None
 
 
-def test_row_59_a_part_that_the_first_process_does_not_see(tmp_path, part, monkeypatch):
+def test_row_59_part_unseen_by_process_0_is_an_error(tmp_path, part, monkeypatch):
     write = multi_process._write_part
 
     def elsewhere(temporary, arrays, copied):
@@ -147,13 +147,13 @@ def test_row_59_a_part_that_the_first_process_does_not_see(tmp_path, part, monke
     assert "another process has written arrays/ocdbt.process_1/data, which is not to be seen" in str(error)
 
 
-def test_alone_a_failure_stays_what_it_is():
+def test_error_in_a_single_process_is_unchanged():
     with pytest.raises(OSError, match="No space left"):
         in_all(Group(), "a part", full)
 
 
 def saved(folder, steps, timeout=20, without=None):
-    """Save some steps as processes do, maybe all but one; returns for each its `base` and `known` after the last."""
+    """Save steps in each process except `without`; return the last `base` and `known` of each process."""
 
     def work(group):
         if group.index == without:
@@ -168,7 +168,7 @@ def saved(folder, steps, timeout=20, without=None):
     return together(3, work, timeout)[0]
 
 
-def test_row_62_all_processes_know_alike_which_checkpoints_there_are(tmp_path, part, caplog):
+def test_row_62_all_processes_know_the_same_checkpoints(tmp_path, part, caplog):
     part.happens = lambda index, temporary: full() if index == 2 and temporary.name.startswith("6.") else None
     with caplog.at_level(logging.ERROR, logger="fluid"):
         assert saved(Folder(tmp_path), [2, 4, 6, 8]) == [(8, {4, 8})] * 3
@@ -176,6 +176,6 @@ def test_row_62_all_processes_know_alike_which_checkpoints_there_are(tmp_path, p
     assert [message[: len(failure)] for message in caplog.messages] == [failure] * 3  # each process logs it
 
 
-def test_row_61_a_thread_that_waits_in_vain_fails_the_next_save(tmp_path, part):
+def test_row_61_timed_out_thread_fails_the_next_save(tmp_path, part):
     found = saved(Folder(tmp_path), [2], timeout=0.2, without=1)
     assert isinstance(found[0], errors.DistributedError) and isinstance(found[2], errors.DistributedError)

@@ -1,4 +1,4 @@
-"""What processes tell each other, by threads in their place."""
+"""Communication of processes: exchanges, comparisons, timeouts and signals; threads simulate the processes."""
 
 import signal
 import threading
@@ -42,7 +42,7 @@ def test_old_rounds_are_deleted():
     assert len(service.values) < 2 * 3 * 64 and service.deleted
 
 
-def test_what_is_said_apart_does_not_mix():
+def test_exchanges_of_separate_channels_do_not_mix():
     def work(group):
         apart = [group.apart(), group.apart()]
         said = {}
@@ -61,7 +61,7 @@ def test_what_is_said_apart_does_not_mix():
     assert together(3, work)[0] == [expected] * 3
 
 
-def test_row_61_waiting_has_an_end_and_says_for_whom():
+def test_row_61_timeout_names_the_absent_process():
     def work(group):
         if group.index == 0:
             group.meet("the end")
@@ -72,7 +72,7 @@ def test_row_61_waiting_has_an_end_and_says_for_whom():
     assert "process 1 did not come within 0.05 seconds" in str(error)
 
 
-def test_processes_at_other_places_of_the_program_are_told_so():
+def test_processes_at_different_steps_get_an_error():
     found, _ = together(2, lambda group: group.meet("a test" if group.index else "a step"))
     for error in found:
         assert isinstance(error, errors.DistributedError)
@@ -83,19 +83,19 @@ def test_processes_at_other_places_of_the_program_are_told_so():
     st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 1), max_size=3), min_size=2, max_size=3)
 )
 @hypothesis.settings(max_examples=15)
-def test_row_58_what_differs_is_found_by_all_and_only_then(described):
+def test_row_58_different_settings_fail_in_all_processes(described):
     found, _ = together(len(described), lambda group: group.compare("settings", described[group.index]))
     differ = any(each != described[0] for each in described)
     assert all(isinstance(error, errors.DistributedError) == differ for error in found)
     assert len({str(error) for error in found}) == 1
 
 
-def test_row_58_both_sides_of_a_difference_are_named():
+def test_row_58_error_names_both_sides_of_a_difference():
     (error, _), _ = together(2, lambda group: group.compare("the seeds", {"seed": group.index + 3}))
     assert "seed is 3 in process 0, and 4 in process 1" in str(error)
 
 
-def test_row_59_a_folder_that_is_not_shared_is_refused(tmp_path):
+def test_row_59_unshared_folder_is_refused(tmp_path):
     def own(group):
         check_shared(Folder(tmp_path / str(group.index)), group)
 
@@ -110,10 +110,10 @@ def test_row_59_a_folder_that_is_not_shared_is_refused(tmp_path):
 
 
 class Ended(Exception):
-    """Stands for the end of a process, by its exit status."""
+    """A simulated end of a process, with its exit status."""
 
 
-def test_row_54_who_fails_ends_all_with_the_reason(monkeypatch, capsys):
+def test_row_54_failing_process_ends_all_with_the_reason(monkeypatch, capsys):
     def end(status):
         raise Ended(status)
 
@@ -133,7 +133,7 @@ def test_row_54_who_fails_ends_all_with_the_reason(monkeypatch, capsys):
 
 
 class Process:
-    """What an Agreement works with in one process."""
+    """The state of one process that an Agreement uses."""
 
     def __init__(self, group, stopping=False, pausing=False, received=None):
         self.did = []
@@ -160,7 +160,7 @@ class Process:
         ({"received": signal.SIGTERM}, 8, (False, [], signal.SIGTERM)),
     ],
 )
-def test_row_55_and_57_what_one_is_told_all_do_after_the_same_step(one, rows, expected):
+def test_row_55_and_57_all_act_after_the_same_step(one, rows, expected):
     def work(group):
         process = Process(group, **one) if group.index == 1 else Process(group)
         return process.after_step(rows if group.index == 1 else 8)
@@ -168,7 +168,7 @@ def test_row_55_and_57_what_one_is_told_all_do_after_the_same_step(one, rows, ex
     assert together(3, work)[0] == [expected] * 3
 
 
-def test_a_signal_counts_when_it_is_agreed_upon():
+def test_signal_takes_effect_after_agreement():
     with Signals(terminate=True, together=True) as signals:
         signal.raise_signal(signal.SIGTERM)
         signals.check()
@@ -178,7 +178,7 @@ def test_a_signal_counts_when_it_is_agreed_upon():
         signals.received = None
 
 
-def test_row_61_loggers_are_told_of_events_in_the_first_process_only(monkeypatch, tmp_path):
+def test_row_61_loggers_write_in_the_first_process_only(monkeypatch, tmp_path):
     data = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
 
     def program():

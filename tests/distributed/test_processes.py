@@ -1,4 +1,4 @@
-"""Several processes that train together, and what happens to them; each test starts some, which takes seconds."""
+"""Multi-process training and its failures; each test starts several processes, which takes seconds."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ from fluid.checkpoint.folder import Folder
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What one process says, and the parameters that it ends with."""
+    """Return the output lines of a single process, and its final parameters."""
     folder = tmp_path_factory.mktemp("alone")
     process_training.main(folder)
     lines = (folder / "0.said").read_text().splitlines()
@@ -26,7 +26,7 @@ def alone(tmp_path_factory):
 
 
 def check_same(alone, folder, lines):
-    """The same minibatches, test results and parameters as one process has."""
+    """Check for the minibatches, test results and parameters of a single process."""
     expected, _ = alone
     assert steps(lines) == steps(expected)
     numbers = [[float(word) for word in line.split()[1:]] for line in (lines[-3], expected[-3])]
@@ -43,12 +43,12 @@ def check_same_parameters(alone, folder):
 
 
 @pytest.mark.slow
-def test_row_52_and_62_two_processes_train_what_one_does_and_write_their_parts(alone, tmp_path):
+def test_row_52_and_62_two_processes_equal_single_training(alone, tmp_path):
     said, log, code = launched(2, tmp_path, "plain", "fsdp")
     assert code == 0, log
     check_same(alone, tmp_path, said[0])
     assert steps(said[1]) == steps(said[0]) and said[1][-3:] == said[0][-3:]
-    # Each reads half of the rows of a minibatch that can be halved, and all of the last one, which cannot.
+    # Each process reads half of the rows of an even minibatch, and all rows of the last one, which is odd.
     worked = f"worked {process_training.EPOCHS * (process_training.ROWS // process_training.BATCH * 4 + 5)}"
     assert worked in said[0] and worked in said[1]
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + process_training.EPOCHS
@@ -56,15 +56,15 @@ def test_row_52_and_62_two_processes_train_what_one_does_and_write_their_parts(a
 
 
 def check_parts(folder, lines):
-    """The last checkpoint was written by two processes, none of which had all of a divided array; and one reads it."""
-    # The minibatch whose checksum is kept.
+    """Check that two processes wrote parts of the last checkpoint, and that one process reads the checkpoint."""
+    # The minibatch of the saved checksum.
     assert f"gathered {process_training.BATCH}x1 {process_training.BATCH}x4" in lines
     parts = folder / str(process_training.STEPS) / "arrays"
     sizes = [sum(p.stat().st_size for p in (parts / f"ocdbt.process_{i}").rglob("*") if p.is_file()) for i in (0, 1)]
     half = (
         4 * process_training.WIDTH * 4 // 2
-    )  # bytes that a process holds of the first layer, and of each of its slots
-    assert min(sizes) > 2 * half  # of the parameter and two slots, compressed
+    )  # bytes in a process of the first layer, and of each array of its optimizer state
+    assert min(sizes) > 2 * half  # of the parameter and two arrays of optimizer state, compressed
     found = Folder(folder, read_only=True)
     assert found.flaw(process_training.STEPS) is None
     arrays = found.arrays(process_training.STEPS)
@@ -73,28 +73,28 @@ def check_parts(folder, lines):
 
 
 @pytest.mark.slow
-def test_row_53_and_60_and_63_killed_while_parts_are_written_another_count_continues(alone, tmp_path):
+def test_row_53_and_60_and_63_other_count_continues_after_torn_parts(alone, tmp_path):
     check_torn(alone, tmp_path, "torn")
 
 
 @pytest.mark.soak
-def test_row_53_and_60_and_63_the_first_is_killed_before_the_seal_and_another_count_continues(alone, tmp_path):
+def test_row_53_and_60_and_63_other_count_continues_after_missing_seal(alone, tmp_path):
     check_torn(alone, tmp_path, "unsealed")
 
 
 def check_torn(alone, tmp_path, mode):
-    """One process begins; of two that continue, one is killed at the checkpoint of step 14; one ends the training."""
+    """Start in one process, continue in two until process 1 is killed at step 14, and finish in one process."""
     process_training.main(tmp_path, "begun")  # alone
     assert Folder(tmp_path, read_only=True).newest_whole() == (8, {})
     seen = steps((tmp_path / "0.said").read_text().splitlines())
     shared = sorted(p for p in (tmp_path / "8").rglob("*") if p.is_file() and p.name != "fluid.seal")
-    shared[1].write_bytes(b"")  # which process 1 will look at
+    shared[1].write_bytes(b"")  # which process 1 will check
     said, log, code = launched(2, tmp_path, mode, "fsdp")
     assert code == 128 + signal.SIGKILL and "was ended by SIGKILL" in log, log
     assert "checkpoint 8 is damaged" in log and (tmp_path / "8.damaged").is_dir()
     assert min(steps(said[0])) == 6
     read = next(line.split()[1:] for line in said[1] if line.startswith("parts"))
-    assert "fc_0.w_0" in read and sum(name.endswith("/fc_0.w_0") for name in read) >= 2  # with its slots
+    assert "fc_0.w_0" in read and sum(name.endswith("/fc_0.w_0") for name in read) >= 2  # with its optimizer state
     note(seen, steps(said[0]))
     assert not any(alive(pid) for pid in pids(tmp_path).values())
     (torn,) = tmp_path.glob("14.writing-*")
@@ -110,7 +110,7 @@ def check_torn(alone, tmp_path, mode):
 
 
 @pytest.mark.full
-def test_row_52_digits_end_with_the_parameters_of_one_process(tmp_path):
+def test_row_52_digits_end_with_single_process_parameters(tmp_path):
     folders = {count: tmp_path / str(count) for count in (1, 2, 4)}
     for folder in folders.values():
         folder.mkdir()
@@ -126,7 +126,7 @@ def test_row_52_digits_end_with_the_parameters_of_one_process(tmp_path):
 
 
 @pytest.mark.soak
-def test_row_52_four_processes_train_what_one_does(alone, tmp_path):
+def test_row_52_four_processes_equal_single_training(alone, tmp_path):
     said, log, code = launched(4, tmp_path)
     assert code == 0, log
     check_same(alone, tmp_path, said[0])
@@ -135,7 +135,7 @@ def test_row_52_four_processes_train_what_one_does(alone, tmp_path):
 @pytest.mark.soak
 @pytest.mark.parametrize("parallel", ["data", "fsdp"])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_row_53_and_60_killed_at_any_moment_the_others_end_and_other_counts_continue(alone, tmp_path, victim, parallel):
+def test_row_53_and_60_other_counts_continue_after_kill(alone, tmp_path, victim, parallel):
     seen = check_killed(tmp_path, victim, parallel, [2, 3, 1, 4, 2])
     said, log, code = launched(2, tmp_path, "plain", parallel)
     assert code == 0, log
@@ -143,14 +143,14 @@ def test_row_53_and_60_killed_at_any_moment_the_others_end_and_other_counts_cont
 
 
 @pytest.mark.full
-def test_row_53_and_60_killed_at_any_moment_one_process_continues(alone, tmp_path):
+def test_row_53_and_60_single_process_continues_after_kill(alone, tmp_path):
     seen = check_killed(tmp_path, 1, "fsdp", [2])
     process_training.main(tmp_path)  # alone
     check_unbroken(alone, tmp_path, seen, (tmp_path / "0.said").read_text().splitlines())
 
 
 def check_killed(tmp_path, victim, parallel, counts):
-    """Launch some processes, again and again, and kill one of them at any moment; returns the steps that were seen."""
+    """Launch processes repeatedly, and kill one process at a random moment; return the reported steps."""
     moments = np.random.default_rng(victim)
     seen = {}
     for count in counts:
@@ -172,7 +172,7 @@ def check_killed(tmp_path, victim, parallel, counts):
 
 
 def check_unbroken(alone, tmp_path, seen, lines):
-    """With the steps that the last launch made, all have the minibatches that they have in one process."""
+    """Check that the steps of all launches have the minibatches of a single process."""
     note(seen, steps(lines))
     assert seen == steps(alone[0])
     assert not list(tmp_path.glob("*.writing*"))
@@ -180,7 +180,7 @@ def check_unbroken(alone, tmp_path, seen, lines):
 
 
 @pytest.mark.soak
-def test_row_25_and_62_a_part_that_cannot_be_written_is_reported_and_training_goes_on(alone, tmp_path):
+def test_row_25_and_62_unwritable_part_is_reported_and_training_continues(alone, tmp_path):
     said, log, code = launched(2, tmp_path, "full", "fsdp")
     assert code == 0, log
     failed = [int(n) for n in re.findall(r"checkpoint ([0-9]+) failed: CheckpointError: the parts .* process 1", log)]
@@ -198,7 +198,7 @@ def test_row_25_and_62_a_part_that_cannot_be_written_is_reported_and_training_go
     ("mode", "status", "reason"),
     [("raise", 1, "ValueError: an accident"), ("exit", 7, "it has ended with exit status 7")],
 )
-def test_row_54_an_exception_in_one_ends_all_with_its_reason(tmp_path, mode, status, reason):
+def test_row_54_exception_in_a_process_ends_all(tmp_path, mode, status, reason):
     said, log, code = launched(2, tmp_path, mode)
     assert code == status and f"process 1 of 2 has failed: {reason}" in log
     assert not any(alive(pid) for pid in pids(tmp_path).values())
@@ -206,7 +206,7 @@ def test_row_54_an_exception_in_one_ends_all_with_its_reason(tmp_path, mode, sta
 
 
 @pytest.mark.soak
-def test_row_55_a_signal_to_one_has_all_save_the_same_step(alone, tmp_path):
+def test_row_55_signal_makes_all_save_the_same_step(alone, tmp_path):
     said, log, code = launched(2, tmp_path, "terminated")
     assert code == 128 + signal.SIGTERM, log
     assert steps(said[0]).keys() == steps(said[1]).keys() == set(range(8))
@@ -218,7 +218,7 @@ def test_row_55_a_signal_to_one_has_all_save_the_same_step(alone, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_row_55_the_launcher_hands_signals_on(tmp_path, number):
+def test_row_55_launcher_forwards_signals(tmp_path, number):
     launch = Launched(2, tmp_path)
     said, log, code = launch.ended("step 3", lambda: launch.send_signal(number))
     assert code == 128 + number, log
@@ -228,7 +228,7 @@ def test_row_55_the_launcher_hands_signals_on(tmp_path, number):
 
 
 @pytest.mark.soak
-def test_row_53_nobody_outlives_a_launcher_that_is_killed(tmp_path):
+def test_row_53_processes_end_with_a_killed_launcher(tmp_path):
     launch = Launched(2, tmp_path, "late")
     launch.ended("step 3", launch.kill)
     deadline = time.monotonic() + 10
@@ -237,7 +237,7 @@ def test_row_53_nobody_outlives_a_launcher_that_is_killed(tmp_path):
 
 
 @pytest.mark.soak
-def test_row_57_data_of_unequal_length_ends_the_epoch_of_all(tmp_path):
+def test_row_57_unequal_data_ends_the_epoch_of_all(tmp_path):
     said, log, code = launched(2, tmp_path, "short")
     assert code == 0, log
     assert "epoch 0 ends after 3 steps, since the next minibatches differ: x [8, 4]" in log
@@ -245,7 +245,7 @@ def test_row_57_data_of_unequal_length_ends_the_epoch_of_all(tmp_path):
 
 
 @pytest.mark.soak
-def test_stop_in_one_process_stops_all(tmp_path):
+def test_stop_in_a_process_stops_all(tmp_path):
     said, log, code = launched(2, tmp_path, "stop")
     assert code == 0, log
     assert said[0][-1] == said[1][-1] == "ended 8"
@@ -267,14 +267,14 @@ def test_row_58_processes_that_differ_are_refused(tmp_path, mode, message):
 
 
 @pytest.mark.soak
-def test_row_61_a_process_that_does_not_come_ends_the_waiting(tmp_path, monkeypatch):
+def test_row_61_absent_process_times_out(tmp_path, monkeypatch):
     monkeypatch.setenv("FLUID_TIMEOUT", "10")
     _, log, code = launched(2, tmp_path, "late")
     assert code == 1 and "process 1 did not come within 10 seconds" in log, log
 
 
 def note(seen, found):
-    """Put steps together that several runs have made: those that are made again have the same minibatches."""
+    """Merge the steps of several runs, and check that repeated steps have equal minibatches."""
     assert all(seen.get(number, digest) == digest for number, digest in found.items())
     seen.update(found)
 

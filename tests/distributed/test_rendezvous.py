@@ -1,4 +1,4 @@
-"""How processes find their place and each other, and what is wrong when they do not."""
+"""Rendezvous of processes: index, coordinator and versions, and errors when a process is absent or differs."""
 
 import contextlib
 import itertools
@@ -19,14 +19,14 @@ from fluid.distributed.cluster import Membership, membership
 
 @pytest.fixture
 def port():
-    """A port of this machine that nobody uses."""
+    """Return an unused port of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
 
 
 def met(port, greetings, timeout=5.0):
-    """What comes of a meeting: None, or the error, for each `(index, size, versions)`."""
+    """Run a rendezvous; return None or the error for each `(index, size, versions)`."""
     found = [None] * len(greetings)
 
     def run(number, index, size, versions):
@@ -47,7 +47,7 @@ def test_all_meet(port):
     assert met(port, [(index, 4, {"jax": "1"}) for index in (2, 0, 3, 1)]) == [None] * 4
 
 
-def test_who_only_tries_ports_keeps_nobody_from_meeting(port):
+def test_port_scans_do_not_prevent_the_meeting(port):
     def knock():
         for message in (b"", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n"):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as connection:
@@ -66,7 +66,7 @@ def test_row_56_a_process_that_does_not_come(port):
     assert first == other == "process 1 of 3 did not come in time"
 
 
-def test_row_56_nobody_at_the_address(port):
+def test_row_56_absent_coordinator_is_an_error(port):
     (error,) = met(port, [(1, 2, {})], timeout=0.2)
     assert f"did not find process 0 at 127.0.0.1:{port} in time" in error
 
@@ -85,7 +85,7 @@ def test_row_56_the_port_is_in_use():
         ([(0, 2, {"jax": "0.10"}), (1, 2, {"jax": "0.11"})], "jax is '0.10' in process 0, and '0.11' in process 1"),
     ],
 )
-def test_row_56_and_58_who_does_not_belong_together_is_told_so(port, greetings, message):
+def test_row_56_and_58_incompatible_processes_get_an_error(port, greetings, message):
     found = met(port, greetings, timeout=1)
     assert message in found[0] and found.count(None) == 0
 
@@ -104,7 +104,7 @@ def test_row_56_a_place_that_makes_no_sense(environment, message):
         membership(environment=environment)
 
 
-def test_slurm_tells_the_place(monkeypatch):
+def test_slurm_variables_give_index_and_coordinator(monkeypatch):
     for name, value in {
         "SLURM_JOB_ID": "4242",
         "SLURM_NTASKS": "8",
@@ -118,7 +118,7 @@ def test_slurm_tells_the_place(monkeypatch):
     assert found.coordinator.startswith("node003:") and found[1:] == (8, 5, (1,))
 
 
-def test_open_mpi_tells_the_place(monkeypatch):
+def test_open_mpi_variables_give_index_and_coordinator(monkeypatch):
     for name, value in {
         "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911",
         "OMPI_COMM_WORLD_SIZE": "2",
@@ -130,20 +130,20 @@ def test_open_mpi_tells_the_place(monkeypatch):
     assert found.coordinator.startswith("10.96.0.1:") and found[1:] == (2, 1, (1,))
 
 
-def test_without_a_cluster_there_is_one_process():
+def test_initialize_without_a_cluster_is_single_process():
     assert repr(fluid.distributed.initialize()) == "process 0 of 1"
     assert fluid.distributed.group().is_first
 
 
 @pytest.mark.parametrize("arguments", [["--processes", "0", "train.py"], ["nowhere.py"]])
-def test_launch_refuses_what_makes_no_sense(arguments, in_tmp, capsys):
+def test_launch_refuses_meaningless_arguments(arguments, in_tmp, capsys):
     (in_tmp / "train.py").touch()
     assert main(["launch", *arguments]) == 1
     assert "launch: " in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_module_is_launched_and_each_line_has_its_process(in_tmp):
+def test_launched_module_lines_have_a_process_prefix(in_tmp):
     (in_tmp / "said.py").write_text(
         "import os, sys\n"
         "print('out', *sys.argv[1:], flush=True)\n"
@@ -156,7 +156,7 @@ def test_a_module_is_launched_and_each_line_has_its_process(in_tmp):
     assert sorted(done.stderr.splitlines()) == ["[1] err 1 2,3", "err 0 0,1"]
 
 
-def test_other_processes_that_nobody_joined_are_warned_of_once(monkeypatch):
+def test_missing_initialize_warns_once(monkeypatch):
     def trained():
         loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
         fluid.optimizer.SGD(0.1).minimize(loss)
@@ -164,9 +164,9 @@ def test_other_processes_that_nobody_joined_are_warned_of_once(monkeypatch):
 
     monkeypatch.setenv("FLUID_COORDINATOR", "forgotten:1")
     monkeypatch.setenv("FLUID_PROCESSES", "1")
-    fluid.Session(trained)  # one process is no other one
+    fluid.Session(trained)  # a single process has no other processes
     monkeypatch.setenv("FLUID_PROCESSES", "4")
-    fluid.Session(lambda: fluid.layers.data("x", shape=[2]))  # a process that computes results beside the others
+    fluid.Session(lambda: fluid.layers.data("x", shape=[2]))  # computes results independently of others
     with pytest.warns(
         fluid.errors.FluidWarning, match=r"FLUID_COORDINATOR=forgotten:1 is set.*initialize\(\)"
     ) as found:
@@ -208,7 +208,7 @@ def static_program():
 )
 @pytest.mark.parametrize(("variable", "value"), [("FLUID_COORDINATOR", "lost:{}"), ("FLUID_PROCESSES", "{}")])
 def test_forgotten_initialize_warns_in_every_door(monkeypatch, train, variable, value):
-    number = next(NUMBERS)  # each environment is warned of once
+    number = next(NUMBERS)  # fluid warns once about each environment
     monkeypatch.setenv(variable, value.format(number))
     with pytest.warns(fluid.errors.FluidWarning, match=rf"{variable}=.*{number} is set.*initialize\(\)"):
         train()

@@ -1,4 +1,4 @@
-"""Exported models that are kept: their programs and answers. `write()` wrote them once."""
+"""Kept models of earlier versions: their programs and answers. `write()` wrote them once."""
 
 import pathlib
 
@@ -19,13 +19,13 @@ def noisy():
 
 
 def by_numbers():
-    """A program that is exported for one size after the other."""
+    """Build a program that is exported separately for each size."""
     x = fluid.layers.data("x", shape=[2], lod_level=1)
     return fluid.layers.reduce_sum(x.data * np.linspace(0, 1, x.shape[1], dtype="float32")[None, :, None], dim=1)
 
 
-# "half" was written by a version that made batch normalisations part of the weights.
-# Name of the file: program or programs, options, and for each entry point a feed.
+# "half" was written by a version that folded batch normalisations into the weights.
+# By file name: program or programs, options, and a feed for each entry point.
 KEPT = {
     "dense": (digits, {}, {"predict": {"image": IMAGES}}),
     "half": (digits, {"precision": "bfloat16"}, {"predict": {"image": IMAGES}}),
@@ -41,7 +41,7 @@ KEPT = {
 
 
 def answers(name):
-    """Return the answers of a file as arrays by entry point and index, with the seed that all calls once had."""
+    """Return the answers of a file as arrays by entry point and index, with the seed of all recorded calls."""
     found = {}
     seed = 0 if name == "random" else None
     for entry, feed in KEPT[name][2].items():
@@ -53,7 +53,7 @@ def answers(name):
 
 
 def write():
-    """Write all files; those that are there are never written again."""
+    """Write all files, except for existing files, which never change."""
     FOLDER.mkdir(parents=True)
     found = {}
     for name, (programs, options, _) in KEPT.items():

@@ -21,18 +21,18 @@ def packed(results):
 
 
 def unpacked(found):
-    """Return the arrays that `packed` took apart."""
+    """Return the arrays of a result of `packed`."""
     return [np.frombuffer(base64.b64decode(data), jnp.dtype(dtype)).reshape(shape) for dtype, shape, data in found]
 
 
 class Fresh:
-    """The process, as others see it."""
+    """A client of the process."""
 
     def __init__(self, process):
         self._process = process
 
     def infer(self, path, feeds, entry=None, fetch=None, seed=None):
-        """Return the answers to some feeds, each a list of arrays, and how many compilations they needed."""
+        """Return the answers to some feeds, each a list of arrays, and the number of compilations."""
         question = {"path": str(path), "feeds": feeds, "entry": entry, "fetch": fetch, "seed": seed}
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
@@ -45,7 +45,7 @@ class Fresh:
 
 @contextlib.contextmanager
 def started():
-    """Start the process, in an empty folder, where nothing but fluid can be imported."""
+    """Start the process in an empty folder, where no user module can be imported."""
     root = pathlib.Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(

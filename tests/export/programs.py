@@ -1,6 +1,6 @@
-"""Every program there is to export: those of the examples and of the golden cases, with parameters and data.
+"""All programs to export: from the examples and the golden cases, with parameters and data.
 
-A golden case declares every size. Here its feeds follow the batch instead, where the program still makes sense then.
+A golden case declares every size. Here its feeds follow the batch instead, where the program allows that.
 """
 
 import fnmatch
@@ -29,7 +29,7 @@ NOT_OPEN = {
     "golden/sequence/reshape_wide": "the steps of a sequence must be a multiple of something",
 }
 
-# Golden cases whose feeds keep the sizes that they have, and why. A test tries to open them.
+# Golden cases whose feeds keep their sizes, and why. A test tries to open them.
 FIXED = {
     "optimizer/*": "a feed is as large as the parameter that it is multiplied by",
     "decay_clip/*": "a feed is as large as the parameter that it is multiplied by",
@@ -45,10 +45,10 @@ FIXED = {
     "sequence/lod_reset_offsets": "it names the rows",
     "names/expand_as_3d": "one feed has twice as many rows as the other",
 }
-# ... except for these, which match and have rows.
+# ... except for these cases, which match and have rows.
 OPEN = ["optimizer/sparse_*"]
 
-# Golden cases that make sense for some batch sizes only, and why. Their feeds keep the sizes that they have, too.
+# Golden cases that make sense for some batch sizes only, and why. Their feeds keep their sizes, too.
 SOME_SIZES = {
     "names/temporal_shift": "its rows are frames of videos of three",
     "names/crop_tensor": "it cuts given rows out of the batch",
@@ -65,7 +65,7 @@ NOT_DEPLOYED = {
     "seq2seq_2018": "its programs are written down, and saved by the Executor as in 2018",
 }
 
-# What becomes of an example: its file, and the program in it that is deployed.
+# The deployed program of each example: its file, and its name.
 EXAMPLE_PROGRAMS = {
     "fit_a_line": lambda module: module.inference_program,
     "recognize_digits.mlp": lambda module: module.mlp,
@@ -94,13 +94,13 @@ EXAMPLE_PROGRAMS = {
 
 @dataclass(frozen=True)
 class Model:
-    """One program to export.
+    """A program to export.
 
     Attributes:
-      id: of its tests.
+      id: the id of its tests.
       function: the program function.
-      arrays: parameters and states by name, which are not to have their initial values.
-      data: arrays by feed, of which rows, or steps, are drawn; for other feeds numbers are.
+      arrays: parameters and states by name that replace the initial values.
+      data: arrays by feed, from which rows or steps are drawn; other feeds get random numbers.
     """
 
     id: str
@@ -121,7 +121,7 @@ class Model:
         return any(spec.lod_level for spec in self.program.feeds.values())
 
     def params(self):
-        """Values of all parameters and states; where initial ones are all the same, which hides mistakes, others."""
+        """Return values of all parameters and states; constant initial values, which hide mistakes, are replaced."""
         random = np.random.default_rng(zlib.crc32(self.id.encode()))
         made = {}
         for name, spec in (self.program.parameters | self.program.states).items():
@@ -132,7 +132,7 @@ class Model:
         return made | {n: v for n, v in self.arrays.items() if n in made}
 
     def feed(self, rows, steps):
-        """Data of so many rows, as nested lists; the longest sequence has so many steps."""
+        """Return data of `rows` rows, as nested lists; the longest sequence has `steps` steps."""
         random = np.random.default_rng([zlib.crc32(self.id.encode()), rows, steps])
         lengths = random.integers(1, steps + 1, size=rows)
         lengths[random.integers(rows)] = steps
@@ -163,23 +163,23 @@ class Model:
 
 
 def examples():
-    """The models of the examples."""
+    """List the models of the examples."""
     return [Model(f"examples/{name}", pick(_module(name.partition(".")[0]))) for name, pick in EXAMPLE_PROGRAMS.items()]
 
 
 def golden_models():
-    """The models of the golden cases."""
+    """List the models of the golden cases."""
     return [golden(case) for case in cases_that_run()]
 
 
 def cases_that_run():
-    """The golden cases without those that fluid cannot run at all, for the reasons that `golden_cases` has."""
+    """List the golden cases that fluid can run; `golden_cases` has the reasons for the other cases."""
     without = golden_cases.IMPOSSIBLE.keys() | {"integers/argsort_descending", "names/argsort_descending"}
     return [case for case in golden_cases.cases() if case.id not in without and not case.missing()]
 
 
 def golden(case):
-    """The model of a golden case."""
+    """Return the model of a golden case."""
     feeds = case.spec["feeds"]
     known = {} if "build_only" in case.spec else case.arrays("feed")
     data = {n: v[0] if feeds[n].get("per_step") else v for n, v in known.items()}
@@ -188,17 +188,17 @@ def golden(case):
 
 
 def is_fixed(case):
-    """Whether the feeds of a golden case keep their sizes."""
+    """Return whether the feeds of a golden case keep their sizes."""
     return matches(case, FIXED | SOME_SIZES) and not matches(case, OPEN)
 
 
 def matches(case, patterns):
-    """Whether the id of a golden case matches one of some patterns."""
+    """Return whether the id of a golden case matches one of the patterns."""
     return any(fnmatch.fnmatchcase(case.id, pattern) for pattern in patterns)
 
 
 def opened(case):
-    """The program function of a golden case, with feeds that follow the batch where they have the rows of the first."""
+    """Return the program function of a golden case; feeds with the row count of the first feed follow the batch."""
     feeds = case.spec["feeds"].values()
     lengths = [len(f["lengths"]) for f in feeds if "lengths" in f]
     sizes = [shape[0] for f in feeds if (shape := f["shape"][1:] if f.get("per_step") else f["shape"])]

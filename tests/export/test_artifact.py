@@ -1,4 +1,4 @@
-"""Artifacts: what a file holds and who may read it; entry points; what is refused, and what an error says."""
+"""Exported models: content and readers of a file, entry points, refused files and options, and errors."""
 
 import inspect
 import io
@@ -68,14 +68,14 @@ def _close(a, b):
 
 
 def same(first, second):
-    """Whether results have the same bits."""
+    """Return whether results have the same bits."""
     pairs = zip(jax.tree.leaves(list(first)), jax.tree.leaves(list(second)), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() and a.dtype == b.dtype for a, b in pairs)
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """A model in a file, and the Inferencer of its function."""
+    """Return a model in a file, and the Inferencer of its function."""
     params = params_of(digits)
     fluid.io.save_inference_model(tmp_path / "digits.fluid", digits, params)
     return tmp_path / "digits.fluid", fluid.Inferencer(digits, params=params)
@@ -89,10 +89,10 @@ def trained():
     return trainer
 
 
-# What it answers
+# Results
 
 
-def test_it_answers_as_the_inferencer_with_the_function(saved):
+def test_exported_model_answers_as_its_function(saved):
     path, with_function = saved
     inferencer = fluid.Inferencer(param_path=path)
     for rows in (1, 5, 16):
@@ -116,7 +116,7 @@ def test_sequences_are_padded_as_with_the_function(tmp_path):
     assert lod.recursive_sequence_lengths() == [[3, 1, 6, 2]]
 
 
-def test_a_trainer_exports_what_is_fetched_and_nothing_else(trained, tmp_path):
+def test_trainer_exports_only_the_fetched_values(trained, tmp_path):
     trained.save_inference_model(tmp_path / "digits.fluid", fetch=["prediction"])
     found = export.load(tmp_path / "digits.fluid")
     assert [feed.name for feed in found.entries["predict"].feeds] == ["image"]
@@ -129,8 +129,8 @@ def test_a_trainer_exports_what_is_fetched_and_nothing_else(trained, tmp_path):
     assert close(everything.infer(feed), fluid.Inferencer(train_digits, params=trained.params).infer(feed))
 
 
-def test_row_40_training_layers_are_those_of_testing(trained, tmp_path):
-    """Dropout keeps everything, and normalisation uses the averages, so that no row has a part in another."""
+def test_row_40_training_layers_act_as_in_tests(trained, tmp_path):
+    """Compare with `trainer.test`: dropout is off and normalisation uses averages, so that rows are independent."""
     trained.save_inference_model(tmp_path / "digits.fluid", fetch=["prediction"])
     inferencer = fluid.Inferencer(param_path=tmp_path / "digits.fluid", bucket=False)
     tested = trained.test(fluid.reader.arrays({"image": IMAGES, "label": np.zeros((40, 1), "int64")}, batch_size=40))
@@ -143,7 +143,7 @@ def test_row_40_training_layers_are_those_of_testing(trained, tmp_path):
     assert export.load(tmp_path / "digits.fluid").entries["predict"].random is False
 
 
-def test_random_layers_draw_what_they_draw_with_the_function(tmp_path):
+def test_random_layers_draw_as_with_the_function(tmp_path):
     def noisy():
         x = fluid.layers.data("x", shape=[3])
         return x + fluid.layers.uniform_random_batch_size_like(x, shape=[-1, 3])
@@ -156,7 +156,7 @@ def test_random_layers_draw_what_they_draw_with_the_function(tmp_path):
     assert np.unique(with_function[0]).size == 15
 
 
-def test_a_program_whose_rows_see_each_other_is_not_padded(tmp_path):
+def test_program_that_mixes_rows_is_not_padded(tmp_path):
     def centered():
         x = fluid.layers.data("x", shape=[1])
         return x - jnp.mean(x, axis=0)
@@ -167,7 +167,7 @@ def test_a_program_whose_rows_see_each_other_is_not_padded(tmp_path):
     assert found.tolist() == [[-2], [-1], [3]]
 
 
-def test_results_have_the_rows_of_a_feed_whose_values_nobody_reads(tmp_path):
+def test_feed_with_unread_values_determines_the_rows(tmp_path):
     def as_many_zeros():
         x = fluid.layers.data("x", shape=[2])
         s = fluid.layers.data("s", shape=[1], lod_level=1)
@@ -176,7 +176,7 @@ def test_results_have_the_rows_of_a_feed_whose_values_nobody_reads(tmp_path):
 
     fluid.io.save_inference_model(tmp_path / "m", as_many_zeros, {}, fetch=["zeros_like_0", "zeros_like_1"])
     inferencer = fluid.Inferencer(param_path=tmp_path / "m")
-    assert list(inferencer.program.feeds) == ["s"]  # its rows are those of x
+    assert list(inferencer.program.feeds) == ["s"]  # it has the rows of x
     zeros, sequences = inferencer.infer({"s": [[1.0, 2.0], [3.0], [4.0]]})
     assert zeros.shape == (3, 2) and sequences.lengths.tolist() == [2, 1, 1] and sequences.shape == (3, 4, 1)
 
@@ -240,7 +240,7 @@ def test_entry_points_share_parameters(translator):
     assert close(step.infer(feed), fluid.Inferencer(decode_step, params=params).infer(feed))
 
 
-def test_what_was_loaded_once_is_on_the_device_once(translator):
+def test_entries_share_arrays_on_the_device(translator):
     found = export.load(translator[0])
     encode, step = (fluid.Inferencer(param_path=found, entry=entry) for entry in found.entries)
     tables = [inferencer.session.scope.arrays["table"].unsafe_buffer_pointer() for inferencer in (encode, step)]
@@ -270,7 +270,7 @@ def test_feeds_and_fetches_of_several_entry_points(tmp_path, translator):
 # The file
 
 
-def test_the_same_program_and_parameters_make_the_same_bytes(saved, tmp_path):
+def test_equal_programs_and_parameters_make_equal_bytes(saved, tmp_path):
     path, with_function = saved
     jax.clear_caches()
     params = dict(reversed(with_function.session.params().items()))
@@ -278,7 +278,7 @@ def test_the_same_program_and_parameters_make_the_same_bytes(saved, tmp_path):
     assert (tmp_path / "again.fluid").read_bytes() == path.read_bytes()
 
 
-def test_other_folders_lines_and_hash_seeds_make_the_same_bytes(saved, tmp_path):
+def test_other_folders_and_hash_seeds_make_equal_bytes(saved, tmp_path):
     path, with_function = saved
     fluid.io.save_arrays(tmp_path / "digits.params", with_function.session.params())
     source = textwrap.dedent(
@@ -299,15 +299,15 @@ def test_other_folders_lines_and_hash_seeds_make_the_same_bytes(saved, tmp_path)
         assert (tmp_path / "again.fluid").read_bytes() == path.read_bytes()
 
 
-def test_a_file_says_nothing_of_the_machine_that_wrote_it(saved):
+def test_file_has_no_paths_of_its_machine(saved):
     _, entries = archive.read(saved[0])
     content = b"".join(content for name, content in entries.items() if name != "standalone.py")
     for secret in (str(pathlib.Path(fluid.__file__).parents[1]), "test_artifact", "site-packages", ".py"):
         assert secret.encode() not in content, secret
 
 
-def test_parameters_of_an_exported_model_are_saved_without_its_folder(saved, tmp_path):
-    """So that a file has the same bytes on each machine."""
+def test_saved_parameters_omit_the_folder_of_the_model(saved, tmp_path):
+    """Omit the folder, so that a file has equal bytes on each machine."""
     path, _ = saved
     fluid.Inferencer(param_path=path).session.save_params(tmp_path / "x.params")
     manifest = zipfile.ZipFile(tmp_path / "x.params").read("manifest.json").decode()
@@ -351,7 +351,7 @@ def test_a_failing_save_keeps_the_old_file(saved):
         fluid.io.save_inference_model(path.parent / "no" / "folder", digits, params_of(digits))
 
 
-def test_row_37_who_loads_while_it_is_written_sees_one_file_or_the_other(tmp_path):
+def test_row_37_load_during_write_sees_a_whole_file(tmp_path):
     both = [params_of(digits, seed) for seed in (1, 2)]
     path = tmp_path / "digits.fluid"
     fluid.io.save_inference_model(path, digits, both[0])
@@ -392,12 +392,12 @@ def test_row_37_threads_get_the_right_answers(saved):
     assert wrong == []
 
 
-# What is refused
+# Refused files
 
 
 @pytest.fixture
 def no_deserializing(monkeypatch):
-    """Fail when anything is handed to the parser of functions."""
+    """Fail when anything is passed to the parser of functions."""
 
     def deserialize(_):
         raise AssertionError("deserialized what is damaged")
@@ -439,7 +439,7 @@ def a_zip(**entries):
 
 
 class Exploding:
-    """What runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __reduce__(self):
         return pytest.fail, ("unpickled",)
@@ -450,7 +450,7 @@ class Exploding:
     [b"", b"hello", pickle.dumps(Exploding()), a_zip(a="b"), a_zip(SHA256SUMS=""), a_zip(SHA256SUMS="no sums at all\n"),
      a_zip(SHA256SUMS="", **{"manifest.json": "{}"}), b"PK\x05\x06" + b"\0" * 18],
 )  # fmt: skip
-def test_row_38_what_is_something_else_is_refused_at_once(tmp_path, content, no_deserializing):
+def test_row_38_other_files_are_refused_within_a_second(tmp_path, content, no_deserializing):
     path = tmp_path / "x.fluid"
     path.write_bytes(content)
     start = time.monotonic()
@@ -460,7 +460,7 @@ def test_row_38_what_is_something_else_is_refused_at_once(tmp_path, content, no_
 
 
 def rewritten(path, change):
-    """Change the entries of an artifact; its checksums with them, as somebody would who means it."""
+    """Change the entries of an exported model, and update the checksums, as an attacker would."""
     manifest, entries = standalone.read(path)
     change(manifest, entries)
     entries["manifest.json"] = json.dumps(manifest).encode()
@@ -485,14 +485,14 @@ def rewritten(path, change):
         (lambda m, e: e.update({"arrays/0.npy": pickle.dumps(Exploding())}), "makes no sense"),
     ],
 )
-def test_what_was_changed_on_purpose_is_an_error_too(saved, change, match):
+def test_changed_manifest_with_valid_checksums_is_refused(saved, change, match):
     rewritten(saved[0], change)
     with pytest.raises(errors.ArtifactError, match=match):
         fluid.Inferencer(param_path=saved[0])
 
 
-def test_a_model_that_an_earlier_version_exported_may_name_orders_of_arrays(saved):
-    """They were a hint for the CPU that runs the model; the functions take the arrays as they are in the file."""
+def test_array_orders_of_earlier_versions_are_ignored(saved):
+    """Ignore the orders, which were a hint for the CPU; the functions take the arrays as stored in the file."""
     feed = {"image": IMAGES}
     (want,) = fluid.Inferencer(param_path=saved[0]).infer(feed)
     orders = {"guess.w_0": {"split": [64, 10], "axes": [1, 0]}}
@@ -510,13 +510,13 @@ def test_compressed_entries_are_refused_before_they_are_read(saved):
 
 
 def test_loading_runs_no_code_of_the_file(saved):
-    """What Python reports when anything is executed, compiled, unpickled or imported by name."""
-    fluid.Inferencer(param_path=saved[0])  # what the first use imports
+    """Watch the audit events of Python: execution, compilation, unpickling and imports by name."""
+    fluid.Inferencer(param_path=saved[0])  # imports the modules of the first use
     events = "exec compile import pickle.find_class os.system os.exec subprocess.Popen open".split()
     watching, seen = [True], []
     sys.addaudithook(lambda event, about: seen.append((event, about)) if watching and event in events else None)
     export.load(saved[0]).program()
-    exec("1")  # seen, so that others would be
+    exec("1")  # is seen, so other calls would be seen, too
     watching.clear()
     # NumPy reads the header of an array as a literal, which Python parses.
     rest = [(event, about) for event, about in seen if not (event == "compile" and b"'descr'" in about[0])]
@@ -543,7 +543,7 @@ def test_row_39_functions_of_a_newer_compiler(saved):
         fluid.Inferencer(param_path=saved[0])
 
 
-def test_row_39_without_flatbuffers_the_error_says_what_to_install(saved, monkeypatch):
+def test_row_39_missing_flatbuffers_error_names_the_package(saved, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("jax._src.export.serialization")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
@@ -571,7 +571,7 @@ def test_row_36_bad_input_is_the_same_error(saved, feed):
     def complaint(inferencer):
         with pytest.raises(errors.FluidError) as caught:
             inferencer.infer(feed)
-        # Where a feed was declared, and what names there are, is not known here.
+        # The exported model has neither the lines of declarations nor the list of names.
         return type(caught.value), re.split(r"declared at|Did you|Known|which nobody", str(caught.value))[0][
             -60:
         ].split()[:4]
@@ -581,7 +581,7 @@ def test_row_36_bad_input_is_the_same_error(saved, feed):
     assert kind is complaint(with_function)[0]
 
 
-def test_row_36_unusual_input_gives_what_it_gives_with_the_function(saved):
+def test_row_36_unusual_input_answers_as_the_function(saved):
     path, with_function = saved
     inferencer = fluid.Inferencer(param_path=path)
     broken = IMAGES[:3].copy()
@@ -596,7 +596,7 @@ def test_row_36_unusual_input_gives_what_it_gives_with_the_function(saved):
         assert close(inferencer.infer({"image": images}), with_function.infer({"image": images}))
 
 
-def test_what_is_not_in_the_file_cannot_be_asked_for(saved):
+def test_fetching_values_outside_the_file_is_refused(saved):
     inferencer = fluid.Inferencer(param_path=saved[0])
     feed = {"image": IMAGES[:1]}
     assert inferencer.infer(feed, fetch=["guess.tmp_2"])[0].shape == (1, 5)
@@ -640,12 +640,12 @@ def test_files_of_the_other_kind(saved, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"precision": "bfloat16"}, {"rename": {"a": "b"}}])
-def test_what_belongs_to_the_export(saved, options):
+def test_export_options_of_an_inferencer_are_refused(saved, options):
     with pytest.raises(errors.ArgumentTypeError, match="save_inference_model"):
         fluid.Inferencer(param_path=saved[0], **options)
 
 
-def test_what_cannot_be_exported_as_asked(tmp_path):
+def test_impossible_exports_raise_named_errors(tmp_path):
     params = params_of(digits)
     with pytest.raises(errors.ArgumentError, match="no gradients"):
         fluid.io.save_inference_model(tmp_path / "m", digits, params, fetch=["image@GRAD"])

@@ -1,4 +1,4 @@
-"""Artifacts that were written once are read by every later version."""
+"""Exported models of earlier versions: every later version reads them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from fluid import export
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_what_was_written_once_answers_the_same(name):
+def test_models_of_earlier_versions_answer_equally(name):
     with np.load(FOLDER / "answers.npz") as file:
         wanted = {key: value for key, value in file.items() if key.startswith(f"{name}/")}
     found = answers(name)

@@ -1,4 +1,4 @@
-"""Every program is exported, loaded in a process without it, and gives the answers of its function."""
+"""Export of every program: a process without the program gives the answers of its function."""
 
 import os
 
@@ -23,7 +23,7 @@ from export.test_artifact import close
 import fluid
 from fluid import errors, export
 
-# All golden programs answer to all sizes where there is time for it; else every such one of them does.
+# With enough time, all golden programs run with all sizes; otherwise, every n-th golden program does.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "12"))
 
 MODELS = {model.id: model for model in (*examples(), *golden_models()) if model.id not in IMPOSSIBLE}
@@ -53,14 +53,14 @@ def check(model, process, path, sizes):
 
 
 def all_sizes(model):
-    """Batch sizes from 1 to 17, and sequence lengths from 1 to 50."""
+    """List batch sizes from 1 to 17, and sequence lengths from 1 to 50."""
     if model.has_steps:
         return [(1 + i % 17, 1 + i) for i in range(50)]
     return [(rows, 1) for rows in range(1, 18)] if model.has_rows else [(1, 1)]
 
 
 def by_length():
-    """One parameter for each model; marked soak are those that take long, and all of a golden family but its first."""
+    """Return a test parameter for each model; slow models, and all but the first of a family, are marked soak."""
     seen = set()
     for id in MODELS:
         family = id.rpartition("/")[0] if id.startswith("golden/") else id
@@ -71,7 +71,7 @@ def by_length():
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # some golden programs update tables densely
 @pytest.mark.parametrize("id", list(by_length()))
-def test_it_answers_as_its_function(id, process, tmp_path):
+def test_exported_program_answers_as_its_function(id, process, tmp_path):
     place = list(MODELS).index(id)
     check(MODELS[id], process, tmp_path / "model.fluid", [(1 + 7 * place % 17, 1 + 7 * place % 50)])
 
@@ -79,12 +79,12 @@ def test_it_answers_as_its_function(id, process, tmp_path):
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 @pytest.mark.parametrize("id", [*list(MODELS)[: len(examples())], *list(MODELS)[len(examples()) :: STRIDE]])
-def test_it_answers_as_its_function_to_all_sizes(id, process, tmp_path):
+def test_exported_program_answers_at_all_sizes(id, process, tmp_path):
     check(MODELS[id], process, tmp_path / "model.fluid", all_sizes(MODELS[id]))
 
 
 def opens(case):
-    """Whether the feeds of a golden case can follow the batch."""
+    """Return whether the feeds of a golden case can follow the batch."""
     model = Model(case.id, opened(case))
     try:
         inferencer = fluid.Inferencer(model.program, params=model.params())

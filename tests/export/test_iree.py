@@ -1,4 +1,4 @@
-"""Exported models run without Python: compiled and run by the tools of IREE, with the answers of an Inferencer."""
+"""Exported models without Python: IREE compiles and runs them, with the answers of an Inferencer."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ EXAMPLES = ["fit_a_line", "recognize_digits.conv", "word2vec", "recommender_syst
 
 @pytest.fixture
 def iree():
-    """The function that runs a tool of IREE, which `pip install 'fluid-jax[iree]'` installs."""
+    """Return a function that runs a tool of IREE, which `pip install 'fluid-jax[iree]'` installs."""
     found = {name: shutil.which(name, path=TOOLS) or shutil.which(name) for name in ("iree-compile", "iree-run-module")}
     if missing := [name for name, path in found.items() if path is None]:
         pytest.skip(f"{missing[0]} is absent: pip install 'fluid-jax[iree]' (0.4 GB)")
@@ -81,7 +81,7 @@ def sampled():
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """The file of an exported model, in the current folder."""
+    """Return the file of an exported model in the current folder."""
     monkeypatch.chdir(tmp_path)
     fluid.io.save_inference_model("model.fluid", sampled, {}, platforms=["cpu"])
     return "model.fluid"

@@ -90,11 +90,11 @@ def tagger():
         (tagger, ("path",), ("w",), ("tags",)),
     ],
 )
-def test_what_does_not_depend_on_labels(program, fetch, feeds, labels):
+def test_outputs_without_labels_are_found(program, fetch, feeds, labels):
     assert unlabelled(fluid.Trainer(program, SGD).program) == (fetch, feeds, labels)
 
 
-def test_a_trainer_exports_it_and_says_so_once(tmp_path, caplog):
+def test_trainer_exports_unlabelled_outputs_and_logs_once(tmp_path, caplog):
     trainer = fluid.Trainer(classifier, SGD)
     with caplog.at_level(logging.WARNING, "fluid"):
         for _ in range(2):
@@ -117,7 +117,7 @@ def test_a_tagger_is_exported_without_its_tags(fetch, tmp_path):
             np.testing.assert_allclose(a.data, b.data, rtol=1e-5, atol=1e-6)
 
 
-def test_where_every_output_needs_labels_the_error_proposes_names(tmp_path):
+def test_all_outputs_with_labels_error_proposes_names(tmp_path):
     def program():
         hidden = layers.fc(layers.data("x", shape=[2]), size=2, name="hidden")
         y = layers.data("y", shape=[2])
@@ -132,7 +132,7 @@ def test_where_every_output_needs_labels_the_error_proposes_names(tmp_path):
     assert list(export.load(tmp_path / "m").program().feeds) == ["x"]
 
 
-def test_an_inference_function_is_exported_and_shares_parameters_by_name(tmp_path):
+def test_inference_function_exports_with_shared_parameters(tmp_path):
     trainer = fluid.Trainer(classifier, SGD, infer_func=net)
     trainer.save_inference_model(tmp_path / "m", platforms=["cpu"])
     exported = fluid.Inferencer(param_path=tmp_path / "m")
@@ -147,7 +147,7 @@ def test_an_inference_function_is_exported_and_shares_parameters_by_name(tmp_pat
     assert fluid.Inferencer(param_path=tmp_path / "n").program.output_names == ("guess.tmp_0",)
 
 
-def test_an_inference_function_has_no_parameters_of_its_own():
+def test_inference_function_with_new_parameters_is_refused():
     def other_name():
         return layers.fc(layers.data("x", shape=[2]), size=3, name="gues")
 
@@ -166,7 +166,7 @@ def own_numbers():
     return layers.mean(layers.fc(layers.data("x", shape=[2]), size=1))
 
 
-def test_with_feeds_that_are_named_all_outputs_are_exported(tmp_path):
+def test_named_feeds_export_all_outputs(tmp_path):
     trainer = fluid.Trainer(label_first, SGD)
     trainer.save_inference_model(tmp_path / "m", feed=["x", "y"], platforms=["cpu"])
     assert fluid.Inferencer(param_path=tmp_path / "m").program.output_names == ("accuracy", "loss")
@@ -181,7 +181,7 @@ def test_every_loss_and_metric_is_known():
 
 
 @pytest.mark.parametrize("given", [str, export.load])
-def test_a_function_reads_the_parameters_of_an_exported_model(given, tmp_path):
+def test_function_reads_parameters_of_an_exported_model(given, tmp_path):
     trainer = fluid.Trainer(classifier, SGD, infer_func=net)
     trainer.save_inference_model(tmp_path / "m", platforms=["cpu"])
     found = fluid.Inferencer(net, param_path=given(tmp_path / "m"))
@@ -189,7 +189,7 @@ def test_a_function_reads_the_parameters_of_an_exported_model(given, tmp_path):
     np.testing.assert_array_equal(found.infer({"x": X})[0], trainer.run({"x": X}, fetch="guess")[0])
 
 
-def test_a_function_that_an_exported_model_lacks_parameters_of(tmp_path):
+def test_function_with_absent_parameters_is_refused(tmp_path):
     fluid.Trainer(classifier, SGD, infer_func=net).save_inference_model(tmp_path / "m", platforms=["cpu"])
     with pytest.raises(errors.ParameterError, match=r"missing: other.w_0.*created at test_labels.py:\d+ in <lambda>"):
         fluid.Inferencer(

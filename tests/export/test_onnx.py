@@ -1,4 +1,4 @@
-"""Programs become models of ONNX, where jax2onnx can, with the answers of an Inferencer."""
+"""Export to ONNX: programs that jax2onnx supports give the answers of an Inferencer."""
 
 import importlib.util
 
@@ -55,7 +55,7 @@ def line():
 
 
 @pytest.mark.skipif(HERE, reason="jax2onnx is here")
-def test_without_jax2onnx_the_error_says_what_to_install(tmp_path):
+def test_missing_jax2onnx_error_names_the_package(tmp_path):
     params = fluid.Session(line).params()
     with pytest.raises(errors.ArtifactError, match="jax2onnx cannot be imported .*pip install --no-deps jax2onnx"):
         export.save_onnx(tmp_path / "net.onnx", line, params)

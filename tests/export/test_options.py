@@ -13,7 +13,7 @@ IMAGES = RNG.normal(size=(9, 3, 8, 8)).astype("float32")
 
 
 def trained(function):
-    """Parameters that look as if a program had been trained: no mean is 0, no scale 1."""
+    """Return parameters like trained ones: no mean is 0, and no scale is 1."""
     return {
         name: np.random.default_rng(len(name)).uniform(0.5, 1.5, value.shape).astype("float32")
         if "batch_norm" in name
@@ -33,7 +33,7 @@ def attending():
 
 
 def rated():
-    """A table, a loop, and a state that stays in float32."""
+    """Build a program with a table, a loop, and a state that stays in float32."""
     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
     embedded = fluid.layers.embedding(words, size=[10, 4], is_sparse=True)
     rnn = fluid.layers.DynamicRNN()
@@ -57,7 +57,7 @@ def rated():
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_half_the_bytes_and_the_same_answers(function, feed, whole, tmp_path):
-    """A program of mixed precision reads parameters rounded, so they are stored rounded; states are read whole."""
+    """Store parameters rounded, as a program of mixed precision reads them; states keep full precision."""
     params = trained(function)
     fluid.io.save_inference_model(tmp_path / "m", function, params, precision="bfloat16")
     found = export.load(tmp_path / "m")
@@ -98,13 +98,13 @@ def test_entry_points_share_rounded_parameters(tmp_path):
 
 
 def by_numbers():
-    """A program that looks at its sizes as numbers."""
+    """Build a program that reads its sizes as numbers."""
     x = fluid.layers.data("x", shape=[2], lod_level=1)
     weights = np.linspace(0, 1, x.shape[1], dtype="float32")
     return fluid.layers.reduce_sum(x.with_data(x.data * weights[None, :, None]), dim=-1), x.data[:, 0] * len(x.data)
 
 
-def test_what_looks_at_sizes_is_exported_for_each(tmp_path):
+def test_program_that_reads_sizes_exports_each_size(tmp_path):
     fluid.io.save_inference_model(tmp_path / "m", by_numbers, {}, batch_sizes=[1, 3], buckets=[2, 5])
     (entry,) = export.load(tmp_path / "m").entries.values()
     assert [dict(f.sizes) for f in entry.functions] == [

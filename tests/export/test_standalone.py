@@ -1,4 +1,4 @@
-"""The reader in every artifact runs without fluid, in an environment that holds jax and numpy only."""
+"""The reader in every exported model: it runs without fluid, in an environment with jax and numpy only."""
 
 import hashlib
 import importlib.metadata
@@ -20,7 +20,7 @@ from fluid.export import standalone
 
 RNG = np.random.default_rng(0)
 
-# Runs there; reads questions, and prints the checksums of the answers as `bits` makes them.
+# Runs in that environment; reads questions, and prints the checksums of the answers as computed by `bits`.
 PROGRAM = """
 import hashlib, json, sys
 import jax, numpy as np
@@ -49,7 +49,7 @@ def bits(results):
 
 
 def needed(*names):
-    """Distributions, and those that they need."""
+    """Return distributions and all their requirements."""
     found = []
     waiting = list(names)
     while waiting:
@@ -64,7 +64,7 @@ def needed(*names):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """The interpreter of an environment that holds what the reader needs, and nothing else."""
+    """Return the interpreter of an environment with only the requirements of the reader."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -75,18 +75,18 @@ def python(tmp_path_factory):
 
 
 def run(python, *arguments, folder, text=None):
-    """Run the interpreter in a folder, with nothing from elsewhere on its path."""
+    """Run the interpreter in a folder, with no other folder on its path."""
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run([python, *arguments], cwd=folder, input=text, capture_output=True, text=True, env=outside)
 
 
 def extracted(path, folder):
-    """The reader, as a file."""
+    """Extract the reader of a model to a file; return the file."""
     with zipfile.ZipFile(path) as archive:
         (folder / "standalone.py").write_bytes(archive.read("standalone.py"))
 
 
-def test_it_answers_with_the_same_bits_where_there_is_no_fluid(python, tmp_path):
+def test_reader_without_fluid_answers_with_equal_bits(python, tmp_path):
     def noisy():
         x = fluid.layers.data("x", shape=[3])
         return x + fluid.layers.gaussian_random_batch_size_like(x, shape=[-1, 3])
@@ -115,7 +115,7 @@ def test_it_answers_with_the_same_bits_where_there_is_no_fluid(python, tmp_path)
     assert json.loads(done.stdout) == wanted
 
 
-def test_it_says_what_is_in_a_file(python, tmp_path):
+def test_reader_prints_the_content_of_a_file(python, tmp_path):
     path = tmp_path / "digits.fluid"
     fluid.io.save_inference_model(path, digits, params_of(digits))
     extracted(path, tmp_path)
@@ -134,7 +134,7 @@ def test_the_reader_is_short():
     assert len(text.splitlines()) <= 160 and "import fluid" not in text
 
 
-def test_a_file_without_places_of_code_names_its_own_reader():
+def test_earlier_file_error_names_its_reader():
     earlier = pathlib.Path(__file__).parents[1] / "data" / "artifact" / "dense.fluid"
     with pytest.raises(ValueError, match="the standalone.py inside it"):
         standalone.load(earlier)

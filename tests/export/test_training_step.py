@@ -1,4 +1,4 @@
-"""An exported training step makes the updates of its Trainer, bit for bit, without fluid."""
+"""Exported training steps: without fluid, each makes the updates of its Trainer bit for bit."""
 
 import json
 import zipfile
@@ -65,7 +65,7 @@ def padded(rows):
 
 SCHEDULE = layers.exponential_decay(0.05, decay_steps=2, decay_rate=0.5)
 FIXED = {"batch_sizes": [4], "buckets": [8]}
-# Program, optimizer, options of the Trainer, feeds of so many rows, options of the export.
+# Program, optimizer, options of the Trainer, feeds by the number of rows, options of the export.
 NETS = {
     "convolutions, Adam on a schedule": (digits, fluid.optimizer.Adam(SCHEDULE), {}, images, {}),
     "sequences, a sparse table": (sentiment, fluid.optimizer.SGD(0.5), {"buckets": [8]}, padded, FIXED),
@@ -95,7 +95,7 @@ def test_exported_steps_have_the_bits_of_the_trainer(net, tmp_path):
     assert any((np.asarray(step.arrays[name]) != first[name]).any() for name in trainer.params)
 
 
-def test_a_rate_that_is_set_in_the_arrays_counts(tmp_path):
+def test_rate_set_in_the_arrays_takes_effect(tmp_path):
     trainer = fluid.Trainer(two_losses)
     trainer.save_training_step(tmp_path / "step", platforms=["cpu"])
     step = standalone.load(tmp_path / "step")
@@ -148,7 +148,7 @@ def test_a_step_runs_with_jax_and_numpy_only(python, tmp_path):  # noqa: F811
         assert found[name] == np.asarray(value).tobytes().hex(), name
 
 
-def test_a_training_step_is_told_from_a_model(tmp_path):
+def test_training_step_is_distinguished_from_a_model(tmp_path):
     trainer = fluid.Trainer(two_losses)
     path = tmp_path / "step"
     trainer.save_training_step(path)
@@ -172,7 +172,7 @@ def test_a_step_of_a_population_is_refused(tmp_path):
     assert not (tmp_path / "step").exists()
 
 
-def test_a_step_that_reads_sizes_says_to_name_them(tmp_path):
+def test_step_that_reads_sizes_requires_batch_sizes(tmp_path):
     trainer = fluid.Trainer(sentiment, fluid.optimizer.SGD(0.5))
     with pytest.raises(
         errors.ArtifactError, match=r"neither for all sizes .*no sizes are named, as in batch_sizes=\[64\]"

@@ -1,4 +1,4 @@
-"""What tests of handlers share: a linear model, its data, and handlers that announce or read."""
+"""Helpers for tests of handlers: a linear model, its data, a scripted handler and a CSV reader."""
 
 import csv
 
@@ -25,7 +25,7 @@ def reader(batch_size=16):
 
 
 class Scripted(fluid.Handler):
-    """Announces given values, one at the end of each epoch."""
+    """A handler that announces one of the given values at the end of each epoch."""
 
     def __init__(self, values, name="test_loss"):
         self.values, self.name = values, name

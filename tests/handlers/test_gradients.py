@@ -1,4 +1,4 @@
-"""Values of the training step: what handlers fetch from it, and how large gradients and updates are."""
+"""Values of the training step: handlers fetch any value, gradient norms and update ratios."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from fluid.runtime.compiled_step import bind
 
 
 class Fetching(fluid.Handler):
-    """Keeps what it has fetched from each step."""
+    """A handler that records the fetched values of each step."""
 
     def __init__(self, *names):
         self.names, self.seen, self.kept = names, [], []
@@ -28,7 +28,7 @@ class Fetching(fluid.Handler):
 
 
 def norms_by_hand(optimizer, steps):
-    """Gradient norms and update ratios of a linear model, in float64."""
+    """Return the gradient norms and update ratios of a linear model, computed in float64."""
     params = {"w": np.asarray(make().params["fc_0.w_0"], "float64"), "b": np.zeros(1)}
     state = optimizer.init(params)
     found = []
@@ -45,7 +45,7 @@ def norms_by_hand(optimizer, steps):
     return found
 
 
-def test_gradient_norm_and_friends_are_named_values_loggable_without_a_second_pass(tmp_path):
+def test_gradient_norms_are_logged_within_the_training_step(tmp_path):
     trainer = make(fluid.optimizer.Momentum(0.1, 0.9))
     path = tmp_path / "log.csv"
     trainer.train(reader(), 2, handlers=[H.CSVLogger(path, every=1), H.GradientMonitor()])
@@ -54,7 +54,7 @@ def test_gradient_norm_and_friends_are_named_values_loggable_without_a_second_pa
     assert [c.mode for c in trainer.session.compilations] == ["train"]
 
 
-def test_they_are_fetched_from_a_training_step_of_a_session():
+def test_session_fetches_norms_from_a_training_step():
     session = make().session
     names = ["grad_norm_0", "update_ratio_0", "learning_rate_0", "fc_0.w_0@GRAD", "fc_0.b_0@GRAD", "loss"]
     norm, _, rate, *gradients, _ = session.run(feed={"x": X[:16], "y": Y[:16]}, fetch=names, mode="train")
@@ -64,14 +64,14 @@ def test_they_are_fetched_from_a_training_step_of_a_session():
 
 
 @pytest.mark.parametrize("mode", ["train", "test"])
-def test_only_training_steps_have_them(mode):
+def test_unavailable_norm_raises_unknown_name(mode):
     session = make().session
     name = "grad_norm_1" if mode == "train" else "grad_norm_0"
     with pytest.raises(errors.UnknownNameError, match=name if mode == "train" else f"'{name}' .* mode=\"train\""):
         session.run(feed={"x": X, "y": Y}, fetch=[name], mode=mode)
 
 
-def test_the_norm_is_that_before_the_clip_and_the_ratio_that_after_it():
+def test_norm_precedes_clipping_and_ratio_follows_clipping():
     clip = fluid.clip.GradientClipByGlobalNorm(1e-3)
     fetching = Fetching("grad_norm_0", "update_ratio_0")
     make(fluid.optimizer.SGD(0.1, grad_clip=clip)).train(reader(48), handlers=[fetching])
@@ -81,7 +81,7 @@ def test_the_norm_is_that_before_the_clip_and_the_ratio_that_after_it():
     np.testing.assert_allclose(fetching.seen[0]["update_ratio_0"], 1e-4 / size, rtol=1e-3)
 
 
-def test_every_minimize_has_its_own_and_rows_count_once():
+def test_each_minimize_has_norms_counting_rows_once():
     def program():
         ids = fluid.layers.data("ids", shape=[1], dtype="int64")
         rows = fluid.layers.embedding(ids, size=[5, 2], is_sparse=True, param_attr="table")
@@ -102,7 +102,7 @@ def test_every_minimize_has_its_own_and_rows_count_once():
     np.testing.assert_allclose(ratio, np.linalg.norm(after - before) / np.linalg.norm(before), rtol=1e-4)
 
 
-def test_handlers_fetch_any_value_of_the_step_and_it_stays_on_the_device():
+def test_handlers_fetch_step_values_on_the_device():
     fetching, again = Fetching("fc_0.tmp_0", "fc_0.w_0@GRAD"), Fetching("fc_0.w_0@GRAD", "learning_rate_0")
     plain = Fetching()
     trainer = make()
@@ -116,7 +116,7 @@ def test_handlers_fetch_any_value_of_the_step_and_it_stays_on_the_device():
     np.testing.assert_allclose(fetching.seen[0]["fc_0.w_0@GRAD"], want, rtol=1e-6)
 
 
-def test_without_a_wish_nothing_is_computed():
+def test_handler_without_fetches_compiles_nothing_more():
     plain = Fetching()
     trainer = make()
     trainer.train(reader(), handlers=[plain])
@@ -134,14 +134,14 @@ def test_fetching_changes_nothing_that_is_trained():
         np.testing.assert_allclose(trainers[1].params[name], value, rtol=1e-6)
 
 
-def test_a_name_that_is_no_value_is_refused_before_the_first_step():
+def test_unknown_fetch_raises_before_the_first_step():
     trainer = make()
     with pytest.raises(errors.UnknownNameError, match="Did you mean 'grad_norm_0'"):
         trainer.train(reader(), handlers=[Fetching("grad_norm")])
     assert int(trainer.session.scope.step) == 0
 
 
-def test_every_says_how_often(tmp_path):
+def test_every_sets_the_logging_interval(tmp_path):
     path = tmp_path / "log.csv"
     make().train(reader(), 2, handlers=[H.CSVLogger(path, every=1), H.GradientMonitor(every=4)])
     assert [bool(row["grad_norm_0"]) for row in table(path)] == [False, False, False, True, False, False]

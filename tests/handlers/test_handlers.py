@@ -1,4 +1,4 @@
-"""Handlers, each against something independent: csv and TensorBoard's readers, PNG files, formulas, scripted values."""
+"""Handlers: each agrees with an independent source (csv and TensorBoard readers, PNG files, formulas, scripts)."""
 
 import csv
 import gzip
@@ -48,7 +48,7 @@ def reader(batch_size=16):
 
 
 class Scripted(fluid.Handler):
-    """Announces given values, one at the end of each epoch."""
+    """A handler that announces one of the given values at the end of each epoch."""
 
     def __init__(self, values, name="test_loss"):
         self.values, self.name = values, name
@@ -61,7 +61,7 @@ class Scripted(fluid.Handler):
 
 
 class Recording(fluid.Handler):
-    """Keeps what is announced, and the loss of every step."""
+    """A handler that records all announced values and the loss of every step."""
 
     def __init__(self):
         self.measures_seen, self.losses = [], []
@@ -89,7 +89,7 @@ def table(path):
         ("2 epochs", [], [1, 3]),
     ],
 )
-def test_every(every, steps, epochs):
+def test_test_every_runs_at_its_interval(every, steps, epochs):
     calls = []
 
     class Counted:
@@ -105,12 +105,12 @@ def test_every(every, steps, epochs):
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 1.5, "2", "0 epochs", "two epochs", "2  epochs", None, "minutes"])
-def test_every_that_means_nothing(every):
+def test_wrong_every_raises_argument_error(every):
     with pytest.raises(errors.ArgumentError, match=r'TestEvery\(every=.*write every=100, every="epoch"'):
         H.TestEvery(reader(), every=every)
 
 
-def test_test_every_announces_what_test_returns():
+def test_test_every_announces_the_results_of_test():
     trainer, recording, wanted = make(), Recording(), []
 
     def on_event(event):
@@ -122,7 +122,7 @@ def test_test_every_announces_what_test_returns():
     assert found == [{"test_loss": float(w["loss"]), "test_root": float(w["root"])} for w in wanted]
 
 
-def test_test_every_with_metrics_and_a_name():
+def test_test_every_announces_metrics_under_its_name():
     def program():
         x, label = fluid.layers.data("x", shape=[4]), fluid.layers.data("label", shape=[1], dtype="int64")
         scores = fluid.layers.identity(fluid.layers.fc(x, size=2, act="softmax"), name="scores")
@@ -142,7 +142,7 @@ def test_test_every_with_metrics_and_a_name():
 
 
 def tagger():
-    """A model whose chunks and edit distances can be measured: tags are what is fed."""
+    """Build a model that evaluates the chunks of the fed tags."""
     found = fluid.layers.data("found", shape=[1], dtype="int64", lod_level=1)
     right = fluid.layers.data("right", shape=[1], dtype="int64", lod_level=1)
     weight = fluid.layers.create_parameter([1], "float32", "w")
@@ -155,12 +155,12 @@ CHUNKS = fluid.metrics.ChunkEvaluator().of(
     num_label_chunks="chunk_eval_0.tmp_4",
     num_correct_chunks="chunk_eval_0.tmp_5",
 )
-# Two chunks are right of three that were found and three that are.
+# Two of the three found chunks are correct, and two of the three labelled chunks are found.
 TAGS = [{"found": [[0, 1, 2], [0, 4]], "right": [[0, 1, 2], [2, 4]]}]
 
 
 def tagging(monitor, metrics=CHUNKS):
-    """The trainer, and the numbers that each test announced while another handler monitored one of them."""
+    """Return the trainer and the announced values of each test, trained while EarlyStopping follows `monitor`."""
     trainer = fluid.Trainer(tagger, fluid.optimizer.SGD(0.1))
     stopping = H.EarlyStopping(monitor, patience=2, mode="max")
     told = []
@@ -174,22 +174,22 @@ def tagging(monitor, metrics=CHUNKS):
     return trainer, told
 
 
-def test_each_part_of_a_metric_is_announced_and_can_be_monitored():
+def test_parts_of_a_metric_are_announced_and_monitored():
     trainer, told = tagging("test_chunks_f1")
     shares = {f"test_chunks_{part}": 2 / 3 for part in ("precision", "recall", "f1")}
     assert [{name: values[name] for name in values if name != "test_loss"} for values in told] == [
         pytest.approx(shares)
     ] * 3
     assert all(values["test_loss"] >= 0 for values in told)
-    assert int(trainer.session.scope.step) == 3  # the first test is the best, two later ones are no better
+    assert int(trainer.session.scope.step) == 3  # the first test is the best, and the two later tests do not improve
 
 
-def test_a_metric_of_several_numbers_is_no_value_to_monitor():
+def test_monitoring_a_metric_with_parts_raises():
     with pytest.raises(errors.UnknownNameError, match="monitors 'test_chunks'.*Did you mean 'test_chunks_f1'"):
         tagging("test_chunks")
 
 
-def test_a_metric_that_gives_other_numbers_than_its_class_names_ends_the_training():
+def test_metric_with_unnamed_parts_raises_argument_error():
     class Unnamed(fluid.metrics.ChunkEvaluator):
         parts = ()
 
@@ -197,7 +197,7 @@ def test_a_metric_that_gives_other_numbers_than_its_class_names_ends_the_trainin
         tagging("test_chunks", Unnamed().of(**CHUNKS.inputs))
 
 
-def test_metrics_that_cannot_be_announced_are_refused_before_training():
+def test_unannounceable_metrics_raise_at_construction():
     inputs = {"preds": "scores", "labels": "label"}
     with pytest.raises(errors.ArgumentTypeError, match=r"metrics\['auc'\] is Auc\(\); .*\.of\("):
         H.TestEvery(reader(), metrics={"auc": fluid.metrics.Auc()})
@@ -212,7 +212,7 @@ def test_metrics_that_cannot_be_announced_are_refused_before_training():
 
 
 def stops_after(values, patience, sign, min_delta):
-    """How many epochs pass: an independent account of early stopping."""
+    """Return the number of trained epochs, computed independently of EarlyStopping."""
     best, since = math.inf, 0
     for i, value in enumerate(values):
         since = 0 if sign * value < best - min_delta else since + 1
@@ -235,7 +235,7 @@ def stops_after(values, patience, sign, min_delta):
     ],
 )
 @pytest.mark.parametrize("outside", [True, False])
-def test_early_stopping(values, patience, mode, min_delta, outside):
+def test_early_stopping_stops_after_its_patience(values, patience, mode, min_delta, outside):
     stopping = H.EarlyStopping("test_loss", patience=patience, mode=mode, min_delta=min_delta)
     rings = [stopping, Scripted(values)] if outside else [Scripted(values), stopping]
     trainer = make()
@@ -247,8 +247,8 @@ def test_early_stopping(values, patience, mode, min_delta, outside):
         assert stopping.best == (min(finite) if mode == "min" else max(finite))
 
 
-def test_early_stopping_on_the_mean_of_an_output_over_an_epoch():
-    rates = [0.1, 0.1, 0.0, 0.0, 0.0, 0.0]  # with nothing learnt any more, each epoch has the same mean
+def test_early_stopping_follows_the_epoch_mean():
+    rates = [0.1, 0.1, 0.0, 0.0, 0.0, 0.0]  # with a rate of 0, every later epoch has the same mean
     optimizer = fluid.optimizer.SGD(fluid.layers.piecewise_decay([3 * i for i in range(1, 6)], rates))
     trainer, recording = make(optimizer), Recording()
     stopping = H.EarlyStopping("loss", patience=2)
@@ -258,7 +258,7 @@ def test_early_stopping_on_the_mean_of_an_output_over_an_epoch():
     assert stopping.best == pytest.approx(means.min(), rel=1e-12)
 
 
-def test_early_stopping_that_is_trained_on_has_its_patience_back():
+def test_early_stopping_resets_its_patience_per_call():
     stopping, trainer = H.EarlyStopping("test_loss", patience=2), make()
     for _ in range(2):
         trainer.train(reader(), num_epochs=9, handlers=[stopping, Scripted([1.0] * 9)])
@@ -269,7 +269,7 @@ def test_early_stopping_that_is_trained_on_has_its_patience_back():
     "make_handler", [lambda m: H.EarlyStopping(m, mode="min"), lambda m: H.SaveBest("best.params", m, "min")]
 )
 @pytest.mark.parametrize("monitor, hint", [("tset_loss", "Did you mean 'test_loss'"), ("prediction", "Known names")])
-def test_a_value_that_nothing_measures(make_handler, monitor, hint, in_tmp):
+def test_unmeasured_monitor_raises_before_the_first_step(make_handler, monitor, hint, in_tmp):
     trainer = make()
     with pytest.raises(errors.UnknownNameError, match=rf"monitors '{monitor}'.*{hint}"):
         trainer.train(reader(), handlers=[make_handler(monitor), H.TestEvery(reader())])
@@ -287,13 +287,13 @@ def test_a_value_that_nothing_measures(make_handler, monitor, hint, in_tmp):
         (lambda: H.Profiler(steps=(-1, 5)), r"steps=\(10, 13\)"),
     ],
 )
-def test_arguments_that_make_no_sense(build, match):
+def test_wrong_arguments_raise_argument_error(build, match):
     with pytest.raises(errors.ArgumentError, match=match):
         build()
 
 
 @pytest.mark.parametrize("mode, values, best", [("min", [3, 1, 2, math.nan], 1), ("max", [3, 1, 5, 4], 2)])
-def test_save_best(mode, values, best, tmp_path):
+def test_save_best_saves_the_best_epoch(mode, values, best, tmp_path):
     trainer, path, kept = make(), tmp_path / "best.params", []
     trainer.train(
         reader(),
@@ -307,7 +307,7 @@ def test_save_best(mode, values, best, tmp_path):
     assert not np.array_equal(kept[-1]["fc_0.w_0"], saved["fc_0.w_0"])
 
 
-def test_save_best_never_saves_what_is_not_finite(tmp_path):
+def test_save_best_never_saves_nonfinite_parameters(tmp_path):
     trainer, path = make(), tmp_path / "best.params"
 
     def spoil(event):
@@ -324,11 +324,11 @@ def test_save_best_never_saves_what_is_not_finite(tmp_path):
     assert all(np.isfinite(value).all() for value in make(param_path=path).params.values())
 
 
-def test_the_csv_has_the_means_and_the_tests_of_each_epoch(tmp_path):
+def test_csv_has_means_and_tests_per_epoch(tmp_path):
     path, recording = tmp_path / "log.csv", Recording()
     make().train(
         reader(), num_epochs=3, handlers=[recording, H.TestEvery(reader()), H.CSVLogger(path)]
-    )  # the test runs after the logger was told of the end of the epoch
+    )  # the test runs after the logger receives the end of the epoch
     rows = table(path)
     assert list(rows[0]) == ["epoch", "step", "loss", "root", "test_loss", "test_root"]
     assert [(row["epoch"], row["step"]) for row in rows] == [("0", "3"), ("1", "6"), ("2", "9")]
@@ -338,7 +338,7 @@ def test_the_csv_has_the_means_and_the_tests_of_each_epoch(tmp_path):
     assert np.float32([row["test_loss"] for row in rows]).tolist() == np.float32(tests).tolist()
 
 
-def test_the_csv_by_steps_has_every_loss_to_the_last_digit(tmp_path):
+def test_csv_by_steps_has_every_exact_loss(tmp_path):
     path, recording = tmp_path / "log.csv", Recording()
     handlers = [H.CSVLogger(path, every=1), recording, H.TestEvery(reader(), every="2 epochs")]
     make().train(reader(), num_epochs=2, handlers=handlers)
@@ -376,7 +376,7 @@ def test_the_csv_of_another_training_is_moved_aside(tmp_path, caplog):
     assert sorted(file.name for file in path.parent.iterdir()) == ["log.1.csv", "log.2.csv", "log.csv"]
 
 
-def test_the_csv_goes_on_after_a_resume_and_in_further_calls(tmp_path):
+def test_csv_continues_after_resume_and_further_calls(tmp_path):
     path, config = tmp_path / "log.csv", fluid.CheckpointConfig(tmp_path / "c")
     for epochs in (1, 2):
         trainer = make(checkpoint_config=config)
@@ -387,7 +387,7 @@ def test_the_csv_goes_on_after_a_resume_and_in_further_calls(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["epoch", "step", "test_loss", "announced"])
-def test_a_value_that_would_overwrite_a_column_is_refused(name):
+def test_value_named_like_a_column_raises(name):
     def named():
         loss = train_program()["loss"]
         return {"loss": loss, "step" if name == "announced" else name: loss * 2}
@@ -415,7 +415,7 @@ def test_a_csv_with_other_columns_is_refused(tmp_path):
         trainer.train(reader(), handlers=[H.CSVLogger(tmp_path / "x.csv"), Same()])
 
 
-def test_two_handlers_that_announce_one_name_are_refused():
+def test_handlers_announcing_the_same_name_raise():
     with pytest.raises(errors.ArgumentError, match=r"TestEvery and TestEvery both announce 'test_loss'.*name="):
         make().train(reader(), handlers=[H.TestEvery(reader()), H.TestEvery(reader())])
     with pytest.raises(errors.ArgumentTypeError, match=r"handlers=\[TestEvery\(\.\.\.\)\]"):
@@ -443,7 +443,7 @@ def scalars(logdir):
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 
 
-def test_tensorboard_reads_what_was_written(tmp_path):
+def test_tensorboard_reads_the_written_scalars(tmp_path):
     recording, threads = Recording(), threading.active_count()
     rings = [
         H.TensorBoard(tmp_path / "logs", every=2),
@@ -463,7 +463,7 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     assert threading.active_count() == threads
 
 
-def test_tensorboard_forgets_what_is_trained_again(tmp_path):
+def test_tensorboard_forgets_repeated_steps(tmp_path):
     trainer = make()
     trainer.train(reader(), handlers=[H.TensorBoard(tmp_path / "logs", every=1)])
     trainer.session.save(tmp_path / "saved")
@@ -483,14 +483,14 @@ def test_tensorboard_forgets_what_is_trained_again(tmp_path):
         (lambda: H.WandB(), "wandb"),
     ],
 )
-def test_an_optional_package_that_is_missing(build, package, monkeypatch):
+def test_missing_optional_package_names_pip_install(build, package, monkeypatch):
     for module in ("tensorboard.compat.proto", "matplotlib.figure", "mlflow", "wandb"):
         monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(errors.ArgumentError, match=f"pip install {package}"):
         build()
 
 
-def test_the_learning_rate_is_that_of_the_schedule():
+def test_learning_rate_monitor_follows_the_schedule():
     rate = fluid.layers.noam_decay(d_model=64, warmup_steps=4)
     recording = Recording()
     make(fluid.optimizer.Adam(rate)).train(reader(), num_epochs=3, handlers=[recording, H.LearningRateMonitor()])
@@ -499,15 +499,15 @@ def test_the_learning_rate_is_that_of_the_schedule():
     np.testing.assert_allclose(found, 64**-0.5 * np.minimum(n**-0.5, n * 4**-1.5), rtol=1e-6)
 
 
-def test_the_learning_rate_of_a_bare_transformation_is_not_known():
+def test_monitoring_rate_of_bare_optax_raises():
     trainer = make(optax.sgd(0.1))
     with pytest.raises(errors.UnknownNameError, match="does not say its learning rate"):
         trainer.train(reader(), handlers=[H.LearningRateMonitor()])
     assert int(trainer.session.scope.step) == 0
 
 
-def test_the_timer_adds_up(monkeypatch):
-    """With a clock that the test sets: each reading takes 3 s, each step 5 s, each wait for the device 2 s."""
+def test_timer_splits_step_data_and_device_time(monkeypatch):
+    """Use a clock that the test sets: a reading takes 3 s, a step 5 s, a wait for the device 2 s."""
     from fluid.handlers import timing
 
     now = 0.0
@@ -519,7 +519,7 @@ def test_the_timer_adds_up(monkeypatch):
     timer.begin_train(fluid.BeginTrainEvent(1))
     timer.begin_epoch(fluid.BeginEpochEvent(0))
     for step in range(6):
-        now += 3.0 if step == 0 else 2.0  # the first minibatch is read before its step, the others within one
+        now += 3.0 if step == 0 else 2.0  # the first minibatch is read before its step
         waits.device += 0.0 if step == 0 else 2.0
         waits.look(3.0 * (step + 1), idle=step % 2 == 1)
         timer.begin_step(fluid.BeginStepEvent(0, step, {}, seconds=3.0))
@@ -528,11 +528,11 @@ def test_the_timer_adds_up(monkeypatch):
         timer.end_step(fluid.EndStepEvent(0, step, fluid.Results([0.0])))
     assert [dict(zip(m.names, m, strict=True)) for m in announced] == [
         {"step_ms": 7000.0, "data_ms": 3000.0, "data_wait_ms": wait, "device_ms": 2000.0}
-        for wait in (3000.0, 1500.0, 1500.0)  # the first step is left out
+        for wait in (3000.0, 1500.0, 1500.0)  # the first step does not count
     ]
 
 
-def test_the_timer_in_training():
+def test_timer_announces_times_in_training():
     recording = Recording()
     make().train(reader(), num_epochs=4, handlers=[H.Timer(every=5), recording])
     assert len(recording.measures_seen) == 2
@@ -557,7 +557,7 @@ def test_the_profiler_ends_with_the_training(tmp_path, fails):
         if fails and isinstance(event, fluid.EndStepEvent) and event.step == 1:
             raise ZeroDivisionError
 
-    for i in range(2):  # a trace that still ran would refuse the second one
+    for i in range(2):  # a trace that still runs would refuse the second trace
         try:
             handlers = [H.Profiler(steps=(1, 100), logdir=tmp_path / str(i))]
             make().train(reader(), handlers=handlers, event_handler=fail)
@@ -567,7 +567,7 @@ def test_the_profiler_ends_with_the_training(tmp_path, fails):
 
 
 def pixels(data):
-    """Decode a PNG of 8-bit colours without filters of another kind than PNG's own five: size and raw bytes."""
+    """Return the size and the raw bytes of a PNG with 8-bit colours and the five standard filters."""
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     place, parts, size = 8, [], None
     while place < len(data):
@@ -581,7 +581,7 @@ def pixels(data):
     return size, zlib.decompress(b"".join(parts))
 
 
-def test_the_plot_grows(tmp_path):
+def test_plot_changes_with_each_epoch(tmp_path):
     path, pictures = tmp_path / "curves.png", []
 
     def on_event(event):
@@ -597,13 +597,13 @@ def test_the_plot_grows(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_the_plot_of_a_script_without_a_path(in_tmp):
+def test_plot_without_a_path_writes_training_png(in_tmp):
     make().train(reader(), handlers=[H.LivePlot()])
     size, raw = pixels((in_tmp / "training.png").read_bytes())
     assert size == (900, 300) and len(set(raw)) > 20
 
 
-def test_the_plot_in_a_notebook_is_one_that_is_updated(monkeypatch, in_tmp):
+def test_notebook_plot_updates_a_single_output(monkeypatch, in_tmp):
     import IPython.display
 
     from fluid.handlers import plot
@@ -625,7 +625,7 @@ def test_the_plot_in_a_notebook_is_one_that_is_updated(monkeypatch, in_tmp):
     assert not list(in_tmp.iterdir())
 
 
-def test_the_whole_order_with_a_test_inside():
+def test_measured_events_come_inside_end_step():
     seen, trainer = [], make()
 
     class Ring(fluid.Handler):
@@ -643,8 +643,8 @@ def test_the_whole_order_with_a_test_inside():
     ]
 
 
-def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
-    """Values are read only when the loop itself has waited for that step already."""
+def test_no_handler_waits_for_steps_in_flight(tmp_path, monkeypatch):
+    """Check that handlers read the values of a step only after the loop has waited for the step."""
     from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
 
@@ -682,7 +682,7 @@ def test_no_handler_waits_for_a_step_that_was_just_begun(tmp_path, monkeypatch):
     assert len(kept) == 3 * 48 and len(lags) > 48 and min(lags) >= IN_FLIGHT
 
 
-def test_checkpoints_are_asked_for(tmp_path):
+def test_checkpoint_every_saves_at_its_interval(tmp_path):
     config = fluid.CheckpointConfig(tmp_path / "saved", None, epoch_interval=None, step_interval=None)
     trainer = make(checkpoint_config=config)
     trainer.train(reader(), num_epochs=4, handlers=[H.CheckpointEvery(every=5)])
@@ -693,7 +693,7 @@ def test_checkpoints_are_asked_for(tmp_path):
         trainer.save_checkpoint()
 
 
-def test_the_old_name_of_checkpoint_every_goes_on_working(tmp_path):
+def test_old_name_of_checkpoint_every_still_works(tmp_path):
     class Checkpoint(H.Checkpoint):
         """A handler whose state is stored under the old name."""
 
@@ -710,19 +710,19 @@ def test_the_old_name_of_checkpoint_every_goes_on_working(tmp_path):
             self.steps = state["steps"]
 
     class CheckpointEvery(Checkpoint):
-        """The same with the new name."""
+        """A handler with the same state under the new name."""
 
     assert H.Checkpoint is H.CheckpointEvery
     config = fluid.CheckpointConfig(tmp_path, epoch_interval=None, step_interval=None)
     make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[Checkpoint()])
     for kind in (Checkpoint, CheckpointEvery):
         handler = kind()
-        make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[handler])  # continued at its end
+        make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[handler])  # continues at the end
         assert handler.steps == 3, kind
 
 
 def test_handlers_resume_with_the_training(tmp_path):
-    """A run that is broken off and run again logs, stops and keeps the best as one that was not."""
+    """Check that an aborted and rerun training logs, stops and saves the best like an uninterrupted training."""
 
     def run(folder, breaks=None):
         config = fluid.CheckpointConfig(folder / "saved", epoch_interval=None, step_interval=2)
@@ -759,11 +759,11 @@ def test_handlers_resume_with_the_training(tmp_path):
         assert (broken / name).read_text() == (plain / name).read_text()
     best, other = (make(param_path=folder / "best.params").params for folder in (plain, broken))
     assert all(np.array_equal(best[name], other[name]) for name in best)
-    finished, *_ = run(broken)  # what has stopped early does not go on when it is run again
+    finished, *_ = run(broken)  # a training that stopped early does not continue in a rerun
     assert int(finished.session.scope.step) == 15
 
 
-def test_a_value_that_was_never_measured_is_not_complained_of_where_training_was_stopped(tmp_path):
+def test_stopped_training_does_not_warn_of_unmeasured_value(tmp_path):
     trainer = make()
 
     def stop(event):
@@ -778,7 +778,7 @@ def test_a_value_that_was_never_measured_is_not_complained_of_where_training_was
         trainer.train(reader(), handlers=[saving, testing])
 
 
-def test_events_equal_events_and_are_not_compared_with_their_classes():
+def test_comparing_an_event_with_a_class_raises():
     assert fluid.BeginEpochEvent(1) == fluid.BeginEpochEvent(1) != fluid.BeginEpochEvent(2)
     assert fluid.BeginEpochEvent(1) != 1 and hash(fluid.BeginEpochEvent(1)) == hash(fluid.BeginEpochEvent(1))
     with pytest.raises(errors.ArgumentTypeError, match=r"isinstance\(event, fluid.EndEpochEvent\)"):

@@ -1,4 +1,4 @@
-"""Training that comes to what is no finite number: where it ends, what is left, and what the report says."""
+"""Non-finite values in training: training ends before the bad step, keeps finite state, and reports the cause."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ Y = X.sum(axis=1, keepdims=True)
 
 
 def line_of(function, text):
-    """Where in this file a function has a piece of text, as sites say it."""
+    """Return the site (file, line and function) of the line of `function` that contains `text`."""
     lines, first = inspect.getsourcelines(function)
     (number,) = [first + i for i, line in enumerate(lines) if text in line]
     return f"{__file__}:{number} in {function.__name__}"
@@ -37,7 +37,7 @@ def with_log():
 
 
 def run(program, columns, handler, optimizer=None, batch_size=8, num_epochs=2, **options):
-    """Train until it ends with a NonFiniteError; returns the trainer, the error, and the last step before."""
+    """Train until a NonFiniteError; return the trainer and the error."""
     trainer = fluid.Trainer(program, optimizer or fluid.optimizer.Adam(0.01), **options)
     with pytest.raises(errors.NonFiniteError) as caught:
         trainer.train(fluid.reader.arrays(columns, batch_size=batch_size), num_epochs, handlers=[handler])
@@ -45,7 +45,7 @@ def run(program, columns, handler, optimizer=None, batch_size=8, num_epochs=2, *
 
 
 def trained(program, columns, steps, optimizer=None, batch_size=8):
-    """The session after so many steps of a training that nothing watches."""
+    """Return the session after `steps` training steps without handlers."""
     trainer = fluid.Trainer(program, optimizer or fluid.optimizer.Adam(0.01))
 
     def stop(event):
@@ -58,7 +58,7 @@ def trained(program, columns, steps, optimizer=None, batch_size=8):
 
 
 def same(session, other):
-    """Whether two sessions hold the same, slots and counters included, bit for bit."""
+    """Return whether two sessions hold equal bits, with optimizer state and counters."""
     found, want = session.state(), other.state()
     assert found.keys() == want.keys()
     return all(np.array_equal(found[name], want[name]) for name in want)
@@ -66,7 +66,7 @@ def same(session, other):
 
 @pytest.mark.parametrize("every", [1, 3, "epoch"])
 @pytest.mark.parametrize("report", [True, False])
-def test_a_row_of_inf(every, report):
+def test_infinite_feed_rows_are_reported(every, report):
     x = X.copy()
     x[[18, 21]] = np.inf
     trainer, error = run(linear, (x, Y), H.TerminateOnNaN(report=report, every=every))
@@ -82,7 +82,7 @@ def test_a_row_of_inf(every, report):
 
 
 @pytest.mark.parametrize("every", [1, 5])
-def test_log_of_zero_in_the_middle_of_the_net(every):
+def test_log_of_zero_reports_layer_and_rows(every):
     x = X.copy()
     x[[9, 14], [0, 2]] = 0
     trainer, error = run(with_log, (x, Y), H.TerminateOnNaN(report=True, every=every))
@@ -100,7 +100,7 @@ def test_log_of_zero_in_the_middle_of_the_net(every):
     assert same(trainer.session, trained(with_log, (x, Y), 1))
 
 
-def test_too_large_a_learning_rate_makes_parameters_infinite_first():
+def test_huge_learning_rate_reports_the_update():
     trainer, error = run(linear, (X, Y), H.TerminateOnNaN(report=True), fluid.optimizer.SGD(3e38))
     found = error.report
     assert (found.kind, found.name, found.step) == ("update", "fc_0.w_0", 0)
@@ -115,7 +115,7 @@ def test_too_large_a_learning_rate_makes_parameters_infinite_first():
     )
 
 
-def test_a_learning_rate_that_lets_parameters_grow_until_they_overflow():
+def test_slowly_overflowing_parameters_report_the_exact_step():
     watching = H.TerminateOnNaN(report=True, every=7)
     trainer, error = run(linear, (X, Y), watching, fluid.optimizer.SGD(50.0), num_epochs=99)
     step = int(trainer.session.scope.step)
@@ -133,7 +133,7 @@ def without_slope():
     return fluid.layers.mean(fluid.layers.square_error_cost(norm, y))
 
 
-def test_a_gradient_where_the_values_are_finite():
+def test_nonfinite_gradient_of_finite_values_is_reported():
     x = X.copy()
     x[12] = 0
     _, error = run(without_slope, (x, Y), H.TerminateOnNaN(report=True))
@@ -150,10 +150,10 @@ def mixed():
     return fluid.layers.mean(fluid.layers.square_error_cost(hidden, y)) + total * 0.0
 
 
-def test_a_row_that_a_value_without_rows_does_not_show():
-    """A sum over the minibatch says nothing of rows; they are found by trying parts of it."""
+def test_bad_row_within_a_batch_sum_is_found():
+    """Find the bad row by replaying parts of the minibatch, because a sum over the minibatch has no rows."""
     x = X.copy()
-    x[19] = 3.5e9  # its fourth power is finite, that of three columns is not
+    x[19] = 3.5e9  # the fourth power of one column is finite, the sum over three columns is not
     _, error = run(mixed, (x, Y), H.TerminateOnNaN(report=True))
     assert error.report.kind == "value" and error.report.name == "reduce_sum_0.tmp_0"
     assert error.report.rows == (3,)
@@ -165,9 +165,9 @@ def normalised():
     return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(hidden, size=1), y))
 
 
-def test_a_row_that_spoils_all_others():
+def test_overflowing_batch_norm_keeps_finite_statistics():
     x = X.copy()
-    x[17, 1] = 3e38  # the statistics of a batch norm overflow, and so do all rows
+    x[17, 1] = 3e38  # the batch norm statistics overflow, so all rows overflow
     trainer, error = run(normalised, (x, Y), H.TerminateOnNaN(report=True))
     assert error.report.kind in ("value", "update") and error.report.step == 2
     assert all(np.isfinite(trainer.params[name]).all() for name in trainer.program.states)
@@ -192,7 +192,7 @@ def test_padding_is_not_blamed():
 
 
 def test_the_replay_draws_the_same_random_numbers():
-    """Whether the log is finite hangs on the mask of this step alone."""
+    """Use a log whose finiteness depends only on the dropout mask of the step."""
     positive = fluid.ParamAttr(initializer=fluid.initializer.Constant(1.0), trainable=True)
 
     def program():
@@ -219,14 +219,14 @@ def test_the_replay_draws_the_same_random_numbers():
     assert caught.value.report.rows == want[-1] != ()
 
 
-def test_all_rows_of_a_large_minibatch_are_said_to_be_all():
+def test_all_bad_rows_are_reported_as_all_rows():
     x = np.zeros((256, 3), "float32")
     _, error = run(with_log, (x, Y.repeat(8, axis=0)), H.TerminateOnNaN(report=True), batch_size=256)
     assert error.report.rows == tuple(range(256))
     assert "all rows: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... of the 256" in str(error)
 
 
-def test_what_is_infinite_from_the_start():
+def test_nan_before_the_first_step_raises():
     trainer = fluid.Trainer(linear, fluid.optimizer.SGD(0.1))
     trainer.session.scope["fc_0.b_0"] = [np.nan]
     with pytest.raises(errors.NonFiniteError, match=r"fc_0.b_0 is not finite before the first step"):
@@ -234,7 +234,7 @@ def test_what_is_infinite_from_the_start():
 
 
 @pytest.mark.parametrize("shape", [[1], []])
-def test_a_loss_of_either_shape(shape):
+def test_nan_loss_of_either_shape_is_found(shape):
     def program():
         return fluid.layers.reshape(linear(), shape) if shape else linear()
 
@@ -247,7 +247,7 @@ def test_a_loss_of_either_shape(shape):
     assert same(trainer.session, expected)
 
 
-def test_a_slot_is_named_as_in_a_checkpoint():
+def test_nonfinite_optimizer_state_has_its_checkpoint_name():
     held = optax.GradientTransformation(
         lambda params: {"worst": np.float32(0)},
         lambda updates, state, params=None: (updates, {"worst": state["worst"] - np.inf}),
@@ -257,7 +257,7 @@ def test_a_slot_is_named_as_in_a_checkpoint():
     assert f"the loss is finite, but {name} is not finite." in str(error)
 
 
-def test_slots_that_begin_with_an_infinity_are_no_alarm():
+def test_initially_infinite_optimizer_state_raises_nothing():
     best = optax.contrib.reduce_on_plateau(patience=5)
     assert any(np.isinf(leaf).any() for leaf in map(np.asarray, __import__("jax").tree.leaves(best.init({}))))
     held = optax.GradientTransformation(
@@ -268,7 +268,7 @@ def test_slots_that_begin_with_an_infinity_are_no_alarm():
     assert int(trainer.session.scope.step) == 4
 
 
-def test_a_training_that_is_well_is_not_changed():
+def test_watching_finite_training_changes_no_bit():
     found = []
     for handlers in ([], [H.TerminateOnNaN(report=True)], [H.TerminateOnNaN(every=3)]):
         trainer = fluid.Trainer(linear, fluid.optimizer.Adam(0.01))
@@ -286,8 +286,8 @@ def test_nothing_is_compiled_after_the_first_epoch():
     assert compiled == []
 
 
-def test_training_goes_on_from_there(tmp_path):
-    """What is left can be saved, tested and trained on; files of SaveBest and checkpoints are finite."""
+def test_training_continues_after_a_nonfinite_step(tmp_path):
+    """Restore the last finite checkpoint after the error and train on."""
     x = X.copy()
     x[18] = np.inf
     config = fluid.CheckpointConfig(tmp_path / "saved", step_interval=1)
@@ -299,11 +299,11 @@ def test_training_goes_on_from_there(tmp_path):
 
 
 @pytest.mark.parametrize("kind, word", [("unknown", "was not found"), ("feed", "No layer"), ("update", "rate")])
-def test_every_kind_of_report_can_be_told(kind, word):
+def test_every_kind_of_report_has_a_message(kind, word):
     assert word in str(H.NonFiniteReport(1, 2, kind, "name", None, "", ""))
 
 
-def test_it_is_the_error_that_python_users_expect():
+def test_nonfinite_error_is_a_floating_point_error():
     assert issubclass(errors.NonFiniteError, FloatingPointError)
 
 
@@ -317,7 +317,7 @@ def summed_sequences():
 ONE = fluid.ParamAttr(initializer=fluid.initializer.Constant(1.0))
 
 
-def test_the_gradient_of_a_sequence():
+def test_nonfinite_sequence_gradient_names_its_row():
     rows = [RNG.uniform(0.5, 2, size=(n, 2)).astype("float32") for n in (3, 1, 2, 4)]
     rows[2][1] = 0
     trainer = fluid.Trainer(summed_sequences, fluid.optimizer.SGD(0.01))
@@ -328,8 +328,8 @@ def test_the_gradient_of_a_sequence():
     assert (found.kind, found.name, found.rows) == ("gradient", "fc_0.tmp_0", (2,))
 
 
-# Inside of loops: row 1 has a zero in its third step, by which something is divided; row 3 is so short that its padding
-# is longer than that.
+# Loops: the third step of row 1 contains a zero divisor. Row 3 is shorter than three steps, so its padding must not be
+# blamed.
 STEPS = [RNG.uniform(0.5, 2.0, size=(n, 2)).astype("float32") for n in (5, 4, 5, 2)]
 DIVIDED = [step.copy() for step in STEPS]
 DIVIDED[1][2, 0] = 0
@@ -376,7 +376,7 @@ def backwards():
 
 
 def of_sequences(program, rows):
-    """The report of a training on two minibatches, the second of which has these rows."""
+    """Return the report of a training on two minibatches; the second minibatch consists of `rows`."""
     trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.001))
     data = [(row, [1.0]) for row in [*STEPS, *rows]]
     with pytest.raises(errors.NonFiniteError) as caught:
@@ -385,12 +385,12 @@ def of_sequences(program, rows):
 
 
 def file_and_line(site):
-    """A site without the function, which may be one inside of the program."""
+    """Return the file and line of a site; the function may be nested inside the program."""
     return site.rpartition(" in ")[0]
 
 
 @pytest.mark.parametrize("program", [dynamic_block, function_of_steps, backwards])
-def test_names_inside_recurrent_blocks(program):
+def test_values_inside_recurrent_blocks_are_named(program):
     found = of_sequences(program, DIVIDED)
     assert (found.kind, found.name, found.layer, found.step) == ("value", "reciprocal_0.tmp_0", "reciprocal_0", 1)
     assert file_and_line(found.site) == file_and_line(line_of(program, "layers.reciprocal"))
@@ -437,7 +437,7 @@ def branch():
 
 
 @pytest.mark.parametrize("program, times", [(static_block, (2,)), (while_body, (2,)), (branch, ())])
-def test_names_inside_other_loops_and_branches(program, times):
+def test_values_inside_loops_and_branches_are_named(program, times):
     x = RNG.uniform(0.5, 2.0, size=(8, 5, 3)).astype("float32")
     x[6, 2, 1] = 0
     y = np.ones((8, 1), "float32")

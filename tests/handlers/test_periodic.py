@@ -1,4 +1,4 @@
-"""Functions that are called every so often: `every` and `once`."""
+"""Periodic functions: `every` and `once` call a function at an interval."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def reader():
 
 
 def noting(seen):
-    """A function that notes where it was called."""
+    """Return a function that records the epoch and step of each call."""
 
     def note(event):
         seen.append((event.epoch, event.step if isinstance(event, fluid.EndStepEvent) else "end"))
@@ -45,7 +45,7 @@ def noting(seen):
         (100, []),
     ],
 )
-def test_every_and_once_call_a_function_when_it_is_due(interval, expected):
+def test_every_and_once_call_at_their_interval(interval, expected):
     always, first = [], []
     handlers = [every(interval)(noting(always)), once(interval)(noting(first))]
     make().train(reader(), 3, handlers=handlers)
@@ -62,7 +62,7 @@ def test_the_handler_has_the_trainer():
     assert trainer.learning_rate == pytest.approx(0.05 / 8)
 
 
-def test_once_is_once_in_each_training_and_in_one_that_is_interrupted():
+def test_once_runs_once_per_training_despite_interrupts():
     seen = []
     handler = once(4)(noting(seen))
 
@@ -77,10 +77,10 @@ def test_once_is_once_in_each_training_and_in_one_that_is_interrupted():
     assert seen == [(0, 3)] and int(trainer.session.scope.step) == 18
     trainer.train(data, 1, handlers=[handler])
     make().train(data, 1, handlers=[handler])
-    assert seen == [(0, 3), (0, 1), (0, 3)]  # 20 steps done; and four of another Trainer
+    assert seen == [(0, 3), (0, 1), (0, 3)]  # the 20th step of this Trainer, then the fourth step of another Trainer
 
 
-def test_once_is_once_when_the_process_is_another(tmp_path):
+def test_once_runs_once_over_resumed_processes(tmp_path):
     seen = []
 
     def fail(event):
@@ -94,7 +94,7 @@ def test_once_is_once_when_the_process_is_another(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [every, once])
-def test_what_makes_no_sense_is_refused(kind):
+def test_wrong_arguments_raise_named_errors(kind):
     name = kind.__name__
     for interval in (0, "minute", noting([])):
         with pytest.raises(errors.ArgumentError, match=rf"fluid.handlers.{name}\(.*write {name}\(100\)\(function\)"):

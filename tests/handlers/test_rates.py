@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau beside a script of values, with a schedule, with several rates, resumed."""
+"""ReduceLROnPlateau: scripted values, a schedule, several rates and resumed training lower the rate as documented."""
 
 import numpy as np
 import optax
@@ -11,7 +11,7 @@ from fluid import handlers as H
 
 
 class Watching(fluid.Handler):
-    """Keeps the learning rate of each epoch, as its last step had it."""
+    """A handler that records the learning rate of the last step of each epoch."""
 
     def __init__(self):
         self.rates = []
@@ -22,7 +22,7 @@ class Watching(fluid.Handler):
 
 
 def rates_of(values, optimizer=None, **options):
-    """The rate of each epoch while these values are announced, one at the end of each."""
+    """Return the learning rate of each epoch; each epoch ends with the announcement of one of `values`."""
     watching = Watching()
     trainer = make(optimizer or fluid.optimizer.SGD(0.8))
     reducing = H.ReduceLROnPlateau("test_loss", factor=0.5, **options)
@@ -46,16 +46,16 @@ def rates_of(values, optimizer=None, **options):
         ([float("nan")] * 3, {"patience": 1}, [0.8, 0.4, 0.2]),
     ],
 )
-def test_reduce_lr_on_plateau(values, options, want):
+def test_reduce_lr_on_plateau_lowers_the_rate(values, options, want):
     assert rates_of(values, **options) == want
 
 
-def test_a_schedule_ends_at_the_rate_that_it_has():
+def test_reduction_replaces_the_schedule_by_its_current_rate():
     falling = fluid.optimizer.SGD(lambda updates_done: 0.8 * 0.5 ** (updates_done // 3))
     assert rates_of([4, 3, 3, 2, 1], falling, patience=1) == [0.8, 0.4, 0.2, 0.05, 0.05]
 
 
-def test_nothing_is_compiled_and_a_rate_below_the_least_stays():
+def test_rate_below_min_lr_stays_without_compilation():
     trainer = make(fluid.optimizer.SGD(0.8))
     handlers = [H.ReduceLROnPlateau("test_loss", patience=1, min_lr=0.9), Scripted([1, 1, 1])]
     trainer.train(reader(), 3, handlers=handlers)
@@ -76,7 +76,7 @@ def test_all_rates_of_a_program_are_lowered():
     assert trainer.learning_rate == (np.float32(0.2), np.float32(0.1))
 
 
-def test_resumed_it_lowers_the_rate_when_the_whole_training_does(tmp_path):
+def test_resumed_training_lowers_rate_like_uninterrupted_training(tmp_path):
     values = [4, 4, 4, 4, 4, 4, 4]
 
     def run(folder, epochs):
@@ -104,12 +104,12 @@ def test_resumed_it_lowers_the_rate_when_the_whole_training_does(tmp_path):
         ({"mode": "least"}, '"min", "max", or "auto"'),
     ],
 )
-def test_arguments_that_make_no_sense(arguments, match):
+def test_wrong_arguments_raise_argument_error(arguments, match):
     with pytest.raises(errors.ArgumentError, match=match):
         H.ReduceLROnPlateau("loss", **arguments)
 
 
-def test_a_rate_that_cannot_be_set_is_refused_before_the_first_step():
+def test_unsettable_rate_raises_before_the_first_step():
     trainer = make(optax.sgd(0.1))
     with pytest.raises(errors.UnknownNameError, match="class Mine"):
         trainer.train(reader(), handlers=[H.ReduceLROnPlateau("loss")])

@@ -1,4 +1,4 @@
-"""Loggers: those that write to MLflow and Weights & Biases, read back by their own readers; and those of one's own."""
+"""Loggers: custom loggers, and MLflow and Weights & Biases, whose files the packages' readers read back."""
 
 import pathlib
 import struct
@@ -28,7 +28,7 @@ def reader():
 
 
 class Written(H.Logger):
-    """Keeps everything that a logger is called with."""
+    """A logger that records all its calls and points."""
 
     def __init__(self, every=1):
         super().__init__(every)
@@ -59,7 +59,7 @@ class FailsAt(fluid.Handler):
 
 
 class TestLogger:
-    def test_everything_is_written_once_between_open_and_close(self):
+    def test_values_are_written_once_between_open_and_close(self):
         logger, losses = Written(every=2), []
 
         def on_event(event):
@@ -73,7 +73,7 @@ class TestLogger:
         assert [step for step, _ in logger.points["learning_rate_0"]] == [3, 6, 9, 12]
         assert all(isinstance(value, float) for points in logger.points.values() for _, value in points)
 
-    def test_it_is_flushed_before_a_checkpoint_and_closed_with_the_error(self, tmp_path):
+    def test_logger_flushes_before_checkpoints_and_closes_with_error(self, tmp_path):
         logger = Written()
         with pytest.raises(ZeroDivisionError):
             make(tmp_path).train(reader(), 2, handlers=[logger, FailsAt(0, 5)])
@@ -85,7 +85,7 @@ class TestLogger:
         make(tmp_path).train(reader(), 2, handlers=[logger])
         assert logger.calls[0] == "open after 4" and logger.calls[-1] == "close NoneType"
 
-    def test_an_error_of_open_is_the_error_of_train(self):
+    def test_error_of_open_propagates_from_train(self):
         class Fails(Written):
             def open(self, event):
                 raise PermissionError("no such place")
@@ -109,7 +109,7 @@ def points_of(client, run_id):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow uses it
 class TestMLflow:
-    def test_its_client_reads_what_was_written(self, store):
+    def test_mlflow_client_reads_the_written_points(self, store):
         from mlflow import MlflowClient
 
         written = Written(every=2)
@@ -123,7 +123,7 @@ class TestMLflow:
         assert points_of(client, logger.run_id) == written.points
         assert set(written.points) == {"loss", "test_loss", "learning_rate_0"}
 
-    def test_a_training_that_is_broken_off_and_resumed_is_one_run_without_doubled_points(self, store, tmp_path):
+    def test_resumed_training_continues_its_run_without_doubled_points(self, store, tmp_path):
         from mlflow import MlflowClient
 
         whole = Written()
@@ -139,7 +139,7 @@ class TestMLflow:
         assert client.get_run(again.run_id).info.status == "FINISHED"
         assert points_of(client, again.run_id) == whole.points
 
-    def test_runs_belong_to_trainers_and_a_call_that_does_nothing_has_none(self, store):
+    def test_each_trained_trainer_has_a_single_run(self, store):
         from mlflow import MlflowClient
 
         logger, trainer = H.MLflow("digits", store, every=1), make()
@@ -157,7 +157,7 @@ class TestMLflow:
 
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
-    """Nothing is sent: runs are written below a folder."""
+    """Write runs below a temporary folder and send nothing; return the folder."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
@@ -169,10 +169,10 @@ def offline(tmp_path, monkeypatch):
 
 
 def records(path):
-    """The records in a file of Weights & Biases: messages, in the frames of LevelDB's log.
+    """Yield the records in a file of Weights & Biases: messages in the frames of a LevelDB log.
 
-    A frame has a checksum, a length, a kind (whole, first, middle or last part of a message), and bytes; frames lie in
-    blocks of 32 KiB, the first of which begins with 7 bytes that say what file this is.
+    A frame has a checksum, a length, a kind (whole, first, middle or last part of a message) and bytes. Frames are in
+    blocks of 32 KiB; the first block begins with 7 bytes that identify the file type.
     """
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -194,10 +194,10 @@ def records(path):
 
 
 def runs_of(folder):
-    """The parts of runs below a folder, oldest first: name of the run, its points, and its exit code."""
+    """Return the parts of runs below a folder, oldest first: the run name, the points and the exit code."""
     import wandb
 
-    wandb.teardown()  # its process may not have written everything before it ends
+    wandb.teardown()  # the process of wandb writes its last records when it ends
     found = []
     for path in sorted(pathlib.Path(folder).glob("wandb/offline-run-*/*.wandb"), key=lambda p: p.stat().st_mtime_ns):
         points, name, code = {}, None, None
@@ -219,14 +219,14 @@ def runs_of(folder):
 
 @pytest.mark.slow
 class TestWandB:
-    def test_what_is_written_offline_can_be_read(self, offline):
+    def test_offline_run_file_holds_the_written_points(self, offline):
         written, logger = Written(every=2), H.WandB("digits", every=2, name="first")
         make().train(reader(), 2, handlers=[logger, written, H.TestEvery(reader()), H.LearningRateMonitor(every=3)])
         ((name, points, code),) = runs_of(offline)
         assert (name, code) == (logger.run_id, 0)
         assert points == written.points and set(points) == {"loss", "test_loss", "learning_rate_0"}
 
-    def test_a_training_that_is_broken_off_and_resumed_continues_its_run(self, offline):
+    def test_resumed_training_continues_its_run(self, offline):
         broken = H.WandB("digits", every=1)
         with pytest.raises(ZeroDivisionError):
             make(offline / "saved").train(reader(), 3, handlers=[broken, FailsAt(1, 3)])

@@ -67,7 +67,7 @@ class Case:
         return set(_called(self.spec))
 
     def missing(self):
-        """Return the names of needed functions that fluid does not have."""
+        """Return the names of needed functions that fluid lacks."""
         return sorted(name for name in self.needs() if find(name) is None)
 
     def tolerance(self, kind):

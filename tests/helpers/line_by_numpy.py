@@ -58,13 +58,13 @@ def descend(params, batches, rate, epochs=1):
 
 
 def assert_params(found, expected):
-    """Compare arrays by name with those of `descend`."""
+    """Compare arrays by name with the arrays of `descend`."""
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def save_after(save, steps):
-    """Call `save` of an online training until so many steps are done, and no longer than a minute or so."""
+    """Call `save` of an online training until `steps` steps are done, for at most about a minute."""
     for _ in range(5000):
         if save()["steps"] == steps:
             return

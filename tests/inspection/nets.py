@@ -1,4 +1,4 @@
-"""Programs to look at."""
+"""Programs for the tests of summaries and drawings."""
 
 import jax.numpy as jnp
 
@@ -7,7 +7,7 @@ from fluid import layers
 
 
 def digits():
-    """A convolutional net that is trained: feeds out of order, states, an output in a dict."""
+    """Build a convolutional net with training: unordered feeds, states, and an output in a dict."""
     label = layers.data("label", shape=[1], dtype="int64")
     image = layers.data("image", shape=[1, 8, 8])
     hidden = fluid.nets.simple_img_conv_pool(
@@ -19,7 +19,7 @@ def digits():
 
 
 def recurrent():
-    """A block over the steps of sequences, with operators in it and around it, then blocks that are repeated."""
+    """Build a block over sequence steps, with operators inside and around, and then repeated blocks."""
     words = layers.data("words", shape=[4], lod_level=1)
     scale = layers.data("scale", shape=[8])
     rnn = layers.DynamicRNN()
@@ -35,7 +35,7 @@ def recurrent():
 
 
 def residual(blocks=4):
-    """Blocks with a way around them, written as a loop of Python."""
+    """Build residual blocks in a Python loop."""
     hidden = layers.data("x", shape=[8])
     for _ in range(blocks):
         within = layers.fc(layers.fc(hidden, size=8, act="relu"), size=8)

@@ -1,4 +1,4 @@
-"""FLOPs and bytes: against formulas, and against what XLA counts of the whole."""
+"""FLOPs and bytes: compared with formulas and with the cost analysis of XLA."""
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,12 @@ from fluid.inspection.partition import Counter
 
 
 def cost(function, *arguments):
-    """What a function costs."""
+    """Return the cost of a function."""
     return Counter().cost(live_equations(jax.make_jaxpr(function)(*arguments).jaxpr))
 
 
 def flops(program, layer, **sizes):
-    """FLOPs of one layer of a program."""
+    """Return the FLOPs of a layer of a program."""
     return next(row.flops for row in fluid.summary(program, **sizes).rows if row.name == layer)
 
 
@@ -43,7 +43,7 @@ def test_a_product_of_batches():
 
 
 @pytest.mark.parametrize(("padding", "stride"), [(0, 1), (1, 1), (2, 1), (0, 2), (1, 2)])
-def test_a_convolution_counts_the_products_that_do_not_fall_on_padding(padding, stride):
+def test_convolution_flops_exclude_padding(padding, stride):
     size, channels, filters, kernel, batch = 8, 3, 5, 3, 2
 
     def program():
@@ -62,7 +62,7 @@ def test_a_grouped_convolution():
     assert flops(program, "conv2d_0") == 2 * 8 * (4 // 2) * 9 * 4 * 4
 
 
-def test_a_loop_counts_as_often_as_it_runs():
+def test_loop_flops_scale_with_iterations():
     def step(carry, x):
         return carry @ weight + x, None
 
@@ -93,7 +93,7 @@ def test_of_branches_the_dearest_counts():
     assert cost(looping, 0, jnp.ones((2, 4))).flops == pytest.approx(9 * 2 * 2 * 4 * 4, abs=8)
 
 
-def test_a_loop_that_the_data_ends_counts_once_and_says_so():
+def test_data_dependent_loops_count_once_and_are_partial():
     def program():
         x = layers.data("x", shape=[4])
         return layers.while_loop(
@@ -108,7 +108,7 @@ def test_a_loop_that_the_data_ends_counts_once_and_says_so():
 
 
 def whole(program, batch_size, time=16):
-    """What XLA counts of one forward pass, compiled as one."""
+    """Return the XLA cost analysis of a forward pass, compiled as a whole."""
     feeds = {n: fluid.core.stand_in(spec, batch_size, (time, time)) for n, spec in program.feeds.items()}
     arrays = {n: jnp.zeros(s.shape, s.dtype) for n, s in (program.parameters | program.states).items()}
 
@@ -140,18 +140,18 @@ def sentences():
 @pytest.mark.parametrize(
     "function", [nets.digits, nets.residual, convolutions, attention, sentences, nets.train_generator]
 )
-def test_rows_add_up_to_what_xla_counts_of_the_whole(function):
+def test_sum_of_rows_matches_xla_cost_analysis(function):
     program = fluid.Program(function)
     found = fluid.summary(program, batch_size=3)
     want = whole(program, 3)
     assert sum(row.flops for row in found.rows) == found.totals.forward.flops
     assert sum(row.bytes for row in found.rows) == found.totals.forward.bytes
-    # What two layers compute from the same values, XLA may see once or twice.
+    # XLA may count operations on values that two layers share once or twice.
     assert found.totals.forward.flops == pytest.approx(want["flops"], rel=0.02)
     assert found.totals.forward.bytes == pytest.approx(want["bytes accessed"], rel=0.05)
 
 
-def test_rows_of_a_recurrence_add_up_to_its_steps():
+def test_recurrence_flops_scale_with_steps():
     found = fluid.summary(nets.recurrent, batch_size=2, time=5)
     by_name = {row.name: row.flops for row in found.rows}
     # Two products and two sums of [2, 8] for each of 5 steps, one of each for each of 3 blocks.
@@ -184,5 +184,5 @@ def test_a_training_step_against_the_whole():
     assert found.totals.step.flops > 2 * batch * (32 * 64 * 2 + 64 * 3)
 
 
-def test_a_program_that_minimises_nothing_has_no_training_step():
+def test_programs_without_optimizer_have_no_training_step():
     assert fluid.summary(nets.residual).totals.step is None

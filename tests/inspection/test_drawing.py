@@ -1,4 +1,4 @@
-"""The drawing shows all layers and edges, and nothing in it hides anything else."""
+"""Drawings: all layers and edges are visible, and no element hides another element."""
 
 import itertools
 import json
@@ -24,14 +24,14 @@ def texts(drawing):
     return [text.text for text in ElementTree.fromstring(drawing.svg).iter(f"{SVG}text")]
 
 
-def test_every_layer_is_a_box_with_its_shape_and_parameters():
+def test_each_layer_box_shows_shape_and_parameters():
     shown = texts(fluid.draw(nets.digits))
     at = shown.index("conv2d_0")
     assert shown[at : at + 3] == ["conv2d_0", "float32[batch, 20, 6, 6]", "200 parameters"]
     assert {"image", "label", "loss", "accuracy", "batch_norm_0", "mean_0"} <= set(shown)
 
 
-def test_the_loss_says_what_minimises_it():
+def test_loss_box_names_its_optimizer():
     shown = texts(fluid.draw(fluid.Trainer(nets.digits, fluid.optimizer.Adam(1e-3))))
     assert shown[shown.index("loss") + 1] == "minimised by Adam"
     assert shown.count("minimised by Adam") == 1
@@ -44,13 +44,13 @@ def test_scopes_loops_and_programs_are_frames():
     assert both.count("generator") == 2 and {"train_discriminator", "train_generator"} <= set(both)
 
 
-def test_lines_of_the_program_and_names_show_while_the_pointer_rests():
+def test_tooltips_show_source_lines_and_parameter_names():
     titles = [t.text for t in ElementTree.fromstring(fluid.draw(nets.digits).svg).iter(f"{SVG}title")]
     conv = next(title for title in titles if title.startswith("conv2d_0\n"))
     assert "conv2d_0.w_0" in conv and "nets.py:" in conv and conv.endswith("in digits")
 
 
-def test_what_is_not_used_is_dashed():
+def test_unused_layers_are_dashed():
     def program():
         x = layers.data("x", shape=[4])
         layers.fc(x, size=3, name="spare")
@@ -61,7 +61,7 @@ def test_what_is_not_used_is_dashed():
     assert [group.find(f"{SVG}text").text for group in dashed] == ["spare (fc)"]
 
 
-def test_what_a_loop_hands_to_its_next_step_says_so():
+def test_loop_carry_is_labelled_for_the_next_step():
     def program():
         x = layers.data("x", shape=[4])
 
@@ -82,7 +82,7 @@ def test_names_are_escaped():
     assert "a<b&c (fc)" in texts(fluid.draw(program))
 
 
-def test_drawings_on_one_page_do_not_meet():
+def test_drawings_share_no_ids_or_styles():
     svg = fluid.draw(nets.recurrent).svg
     assert not re.search(r'<style|\bid="|url\(#|class="', svg)
 
@@ -93,7 +93,7 @@ def test_the_file_refers_to_nothing_else():
     assert not re.search(r"href|<script|<image|@import|url\(", svg)
 
 
-def test_the_same_program_is_drawn_in_the_same_way():
+def test_equal_programs_are_drawn_identically():
     first, second = (fluid.draw(nets.recurrent) for _ in range(2))
     assert first.svg == second.svg and first.dot == second.dot
 
@@ -170,7 +170,7 @@ def test_files_and_notebooks(tmp_path):
     assert repr(drawing).startswith("Drawing(") and len(repr(drawing)) < 120
 
 
-def test_a_program_for_one_batch_size():
+def test_fixed_batch_size_needs_the_batch_size_argument():
     def program():
         x = layers.data("x", shape=[4])
         if x.shape[0] not in (3, 37, 41):
@@ -190,7 +190,7 @@ def overlap(first, second):
 
 @st.composite
 def programs(draw):
-    """Layers in frames in frames, each of which reads earlier ones."""
+    """Draw programs of nested frames, in which each layer reads earlier layers."""
 
     def boxes(depth):
         found = []
@@ -222,7 +222,7 @@ def test_no_box_hides_another(root):
 
 
 @given(programs())
-def test_every_edge_goes_down_from_box_to_box_and_through_none(root):
+def test_edges_go_down_and_cross_no_box(root):
     places, lines = lay_out(root)
     boxes = graph.layers([root])
     for (source, target), points in zip(((s, t) for t in boxes for s in t.inputs), lines, strict=True):
@@ -235,8 +235,8 @@ def test_every_edge_goes_down_from_box_to_box_and_through_none(root):
 
 
 @given(programs())
-def test_different_edges_do_not_run_in_one_lane(root):
-    """Lines that lie upon each other come from one box or go to one."""
+def test_unrelated_edges_do_not_overlap(root):
+    """Check that overlapping lines share their source box or their target box."""
     _, lines = lay_out(root)
     upright = [
         (points[0], points[-1], x, y, to_y)
@@ -250,7 +250,7 @@ def test_different_edges_do_not_run_in_one_lane(root):
 
 
 @given(st.integers(1, 30))
-def test_a_chain_is_one_straight_column(length):
+def test_a_chain_is_a_straight_column(length):
     boxes = [Box("layer", ["x" * (1 + i % 5)]) for i in range(length)]
     for source, target in itertools.pairwise(boxes):
         target.inputs.append(source)
@@ -258,7 +258,7 @@ def test_a_chain_is_one_straight_column(length):
     assert len({x for points in lines for x, _ in points}) <= 1
 
 
-def test_a_way_around_a_layer_passes_at_its_side():
+def test_a_skip_connection_passes_beside_the_layer():
     x, within, after = (Box("layer", [name]) for name in ("x", "fc", "add"))
     within.inputs, after.inputs = [x], [within, x]
     places, lines = lay_out(Box("scope", [], inside=[x, within, after]))
@@ -272,7 +272,7 @@ def test_branches_stand_side_by_side():
     assert places[left].top == places[right].top and places[left].right < places[right].left
 
 
-def test_a_feed_leaves_the_column_of_a_chain_free():
+def test_a_label_feed_stays_beside_the_chain():
     label, image, prediction, loss = (Box("layer", [name]) for name in ("label", "image", "fc", "loss"))
     prediction.inputs, loss.inputs = [image], [prediction, label]
     places, lines = lay_out(Box("scope", [], inside=[label, image, prediction, loss]))

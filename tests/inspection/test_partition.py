@@ -1,4 +1,4 @@
-"""Which layer is given which equations, parameters and lines."""
+"""Partitions of a program: the equations, parameters and source lines of each layer."""
 
 import inspect
 import pathlib
@@ -22,7 +22,7 @@ def rows(function, **options):
 
 
 def line_of(function, text):
-    """`file:line` of the first line of a function that holds a text."""
+    """Return `file:line` of the first line of a function that contains a text."""
     lines, start = inspect.getsourcelines(function)
     number = next(i for i, line in enumerate(lines) if text in line)
     return f"{pathlib.Path(inspect.getsourcefile(function)).name}:{start + number}"
@@ -71,7 +71,7 @@ def test_operators_are_rows_of_their_line():
     assert len(fluid.runtime.check_fetch(program, outside)) == 2  # the names under which they can be fetched
 
 
-def test_what_is_in_a_loop_is_below_it():
+def test_layers_in_a_loop_are_nested_below():
     found = fluid.summary(nets.recurrent).rows
     assert [(row.name, row.depth, row.steps) for row in found if not row.operators] == [
         ("words", 0, None),
@@ -118,7 +118,7 @@ def test_a_shared_parameter_is_counted_once():
     assert found.totals.trainable == 20
 
 
-def test_what_no_output_depends_on_is_not_counted():
+def test_unused_layers_have_no_flops():
     def program():
         x = layers.data("x", shape=[4])
         layers.fc(x, size=100, name="spare")
@@ -131,7 +131,7 @@ def test_what_no_output_depends_on_is_not_counted():
     assert "spare (fc)" in str(found) and "not used" in str(found)
 
 
-def test_a_loop_that_no_output_depends_on_is_not_counted():
+def test_unused_loops_have_no_flops():
     def program():
         x = layers.data("x", shape=[4])
         layers.repeat(lambda h: layers.fc(h, size=4), 3, x)
@@ -145,7 +145,7 @@ def test_a_loop_that_no_output_depends_on_is_not_counted():
     assert found.totals.trainable == 3 * 20 and found.totals.forward.flops < 10
 
 
-def test_a_name_for_what_operators_computed():
+def test_identity_names_the_result_of_an_operator():
     def program():
         x = layers.data("x", shape=[4])
         hidden = layers.identity(x * 2.0, name="doubled")
@@ -157,7 +157,7 @@ def test_a_name_for_what_operators_computed():
     ]
 
 
-def test_a_function_of_the_users_within_a_layer_belongs_to_the_layer():
+def test_a_custom_activation_belongs_to_its_layer():
     def program():
         x = layers.data("x", shape=[4])
         return layers.fc(x, size=4, act=lambda v: v * v + 1.0)
@@ -165,7 +165,7 @@ def test_a_function_of_the_users_within_a_layer_belongs_to_the_layer():
     assert [row.name for row in fluid.summary(program).rows] == ["x", "fc_0"]
 
 
-def test_a_module_of_another_library_is_one_layer():
+def test_a_flax_module_is_a_single_layer():
     def program():
         x = layers.data("x", shape=[4])
         return layers.module(linen.Dense(3), x) + 1.0
@@ -184,7 +184,7 @@ def test_named_scopes_of_jax_do_not_hide_operators():
     assert [row.kind for row in fluid.summary(program).rows] == ["data", "mul", "fc"]
 
 
-def test_a_parameter_that_nothing_reads_keeps_its_place_in_the_sums():
+def test_an_unread_parameter_is_counted_as_trainable():
     def program():
         layers.create_parameter(shape=[3, 5], name="unread")
         return layers.data("x", shape=[2]) * 1.0
@@ -194,7 +194,7 @@ def test_a_parameter_that_nothing_reads_keeps_its_place_in_the_sums():
     assert found.rows[-1].name == "unread" and not found.rows[-1].live
 
 
-def test_an_output_that_is_a_feed_or_a_constant():
+def test_feeds_and_constants_as_outputs_are_accepted():
     def program():
         x = layers.data("x", shape=[2])
         return x, jnp.ones(3), layers.fill_constant([2], "float32", 1.0)
@@ -203,7 +203,7 @@ def test_an_output_that_is_a_feed_or_a_constant():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
-def test_every_equation_of_every_layer_belongs_to_one_part(row):
+def test_each_equation_belongs_to_a_single_layer(row):
     program = fluid.Program(row.program())
     batch = 6 if row.name == "temporal_shift" else 4  # videos of three images each
     traced = trace(program, Sizes(batch, 16, 16))

@@ -1,4 +1,4 @@
-"""Blocks that are repeated are drawn once, and nothing else is."""
+"""Repeated blocks: drawings show repeated blocks once, and keep all other layers."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def boxes(function):
 
 
 def frames(root):
-    """All frames in a frame, outer ones first."""
+    """Return all frames in a frame, outer frames first."""
     for box in root.inside:
         if box.inside:
             yield box
@@ -43,7 +43,7 @@ def edges(root):
 
 
 def chain(kinds):
-    """Boxes in which each layer reads the one before, with repeated blocks drawn once."""
+    """Return a chain of boxes, in which repeated blocks are drawn once."""
     found = [Box("layer", [kind], structure=(kind,)) for kind in kinds]
     for source, target in itertools.pairwise(found):
         target.inputs.append(source)
@@ -53,7 +53,7 @@ def chain(kinds):
 
 
 def unrolled(inside):
-    """The kinds of layers that a drawing stands for, in order."""
+    """Return the kinds of layers that a drawing stands for, in order."""
     found = []
     for box in inside:
         found += unrolled(box.inside) * int(box.lines[0].removeprefix("× ")) if box.inside else [box.lines[0]]
@@ -70,7 +70,7 @@ def test_a_chain_means_the_same_as_before(kinds):
 
 
 @given(st.integers(2, 9), st.integers(4, 6))
-def test_a_chain_of_one_kind_of_block_is_one_block(times, period):
+def test_a_chain_of_equal_blocks_is_drawn_once(times, period):
     kinds = [*map(str, range(period))] * times
     found = chain(["first", *kinds, "last"])
     assert titles(found) == [f"× {times}"]
@@ -78,7 +78,7 @@ def test_a_chain_of_one_kind_of_block_is_one_block(times, period):
     assert edges(found) == list(zip(["first", *kinds[:period]], [*kinds[:period], "last"], strict=True))
 
 
-def test_few_boxes_are_not_worth_it():
+def test_short_repetitions_are_not_folded():
     assert not titles(chain("xaaaay"))
     assert titles(chain("xaaaaay")) == ["× 5"]
 
@@ -100,7 +100,7 @@ def test_a_loop_of_python():
 
 
 def test_blocks_end_where_the_block_before_them_ends():
-    """The last two layers of the first block look like those of the blocks after it, but do not begin one of these."""
+    """Compare trailing layers: the last two of the first block resemble later blocks, but begin none of them."""
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[8]), size=8)
@@ -134,7 +134,7 @@ def test_blocks_in_name_scopes_and_in_blocks():
     }
 
 
-def test_twins_side_by_side_are_drawn_side_by_side():
+def test_parallel_twins_are_drawn_separately():
     def tower(x):
         for _ in range(2):
             x = layers.tanh(layers.fc(x, size=8))
@@ -147,7 +147,7 @@ def test_twins_side_by_side_are_drawn_side_by_side():
 
 
 def test_wires_that_skip_a_block_are_no_repetition():
-    """The value from outside that every second block reads is the value that the first block hands over."""
+    """Skip a block with a wire: the outside value of every second block comes from the first block."""
 
     def program():
         x = layers.data("x", shape=[8])
@@ -159,7 +159,7 @@ def test_wires_that_skip_a_block_are_no_repetition():
     assert not titles(boxes(program))
 
 
-def test_blocks_that_read_a_value_from_outside_are_a_repetition():
+def test_blocks_that_share_an_outside_value_are_folded():
     def program():
         x = layers.data("x", shape=[8])
         outside = layers.fc(x, size=8)

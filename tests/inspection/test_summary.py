@@ -1,4 +1,4 @@
-"""The table: shapes, sums, text, JSON, and what it takes."""
+"""Summary tables: shapes, sums, text, JSON, and accepted arguments."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def test_shapes_of_nested_sequences():
     assert list(outputs(program).values()) == ["float32[batch, outer, inner, 4]", "float32[batch, outer, 4]"]
 
 
-def test_a_program_for_one_batch_size_has_that_one():
+def test_fixed_batch_size_is_shown_in_shapes():
     def program():
         x = layers.data("x", shape=[3, 4], append_batch_size=False)
         return layers.fc(x, size=2)
@@ -89,7 +89,7 @@ def test_sums_of_parameters(widths, dtype):
     assert sum(row.trainable for row in found.rows) == count
 
 
-def test_frozen_is_what_training_does_not_change():
+def test_frozen_parameters_are_counted_per_session():
     frozen = fluid.ParamAttr(name="w", trainable=False)
 
     def program():
@@ -118,7 +118,7 @@ def test_sessions_trainers_and_inferencers():
     assert fluid.summary(trainer.program).totals == one.totals
 
 
-def test_an_exported_model_is_one_layer(tmp_path):
+def test_an_exported_model_has_counts_and_shapes(tmp_path):
     def program():
         return layers.fc(layers.data("x", shape=[6]), size=3, name="head")
 
@@ -131,14 +131,14 @@ def test_an_exported_model_is_one_layer(tmp_path):
     assert "head" in fluid.draw(fluid.Inferencer(param_path=tmp_path / "head.model")).svg
 
 
-def test_a_model_that_the_original_saved():
+def test_a_paddle_model_lists_layers_and_parameters():
     model = fluid.io.load_inference_model(ORIGINAL / "sentiment" / "inference")
     found = fluid.summary(model.program)
     assert [row.title for row in found.rows[:4]] == ["words", "embedding_0", "fc_0", "lstm_0"]
     assert found.rows[2].parameters == ("fc_0.w_0", "fc_0.b_0")
 
 
-def test_looking_changes_nothing():
+def test_summary_and_draw_change_no_state():
     trainer = fluid.Trainer(nets.digits, fluid.optimizer.Adam(1e-3))
     before = trainer.session.state()
     fluid.summary(trainer)
@@ -148,7 +148,7 @@ def test_looking_changes_nothing():
     assert not trainer.session.compilations
 
 
-def test_what_a_program_prints_is_not_printed_again(capsys):
+def test_prints_of_a_program_are_not_repeated(capsys):
     def program():
         x = layers.data("x", shape=[4])
         print("shape", x.shape)
@@ -160,7 +160,7 @@ def test_what_a_program_prints_is_not_printed_again(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_text():
+def test_text_table_has_aligned_columns_and_totals():
     text = str(fluid.summary(fluid.Trainer(nets.digits, fluid.optimizer.Adam(1e-3)), batch_size=32))
     lines = text.splitlines()
     assert lines[0] == "digits"
@@ -174,19 +174,19 @@ def test_text():
     assert len(lines[2]) == max(map(len, table))
 
 
-def test_text_of_a_session_has_one_table_for_each_program():
+def test_session_text_has_a_table_per_program():
     text = str(fluid.summary(fluid.Session(nets.train_discriminator, nets.train_generator)))
     assert text.index("train_discriminator") < text.index("train_generator")
     assert text.count("layer  ") == 2 and "training step of train_generator" in text
 
 
-def test_html():
+def test_html_has_tables_of_layers_and_totals():
     shown = fluid.summary(nets.recurrent)._repr_html_()
     assert shown.count("<table>") == 2 and shown.count("<tr") == 1 + 12 + 3
     assert "dynamic_rnn_0 x time" in shown and 'title="' in shown and "fc_0.w_0, fc_0.w_1, fc_0.b_0" in shown
 
 
-def test_json():
+def test_json_holds_rows_and_totals():
     found = fluid.summary(fluid.Trainer(nets.digits, fluid.optimizer.Adam(1e-3)))
     told = json.loads(json.dumps(found.to_dict()))
     assert [row["name"] for row in told["rows"]] == [row.name for row in found.rows]
@@ -218,19 +218,19 @@ def test_scalars_and_time_scale():
 
 
 @pytest.mark.parametrize("bad", [{"batch_size": 0}, {"batch_size": True}, {"time": -1}, {"time": 2.5}])
-def test_sizes_that_are_none(bad):
+def test_non_positive_sizes_are_refused(bad):
     with pytest.raises(errors.ArgumentError, match="positive whole number"):
         fluid.summary(nets.residual, **bad)
 
 
 @pytest.mark.parametrize("bad", [3, None, {"loss": 1}, fluid.Trainer])
 @pytest.mark.parametrize("look", [fluid.summary, fluid.draw])
-def test_what_is_no_program(look, bad):
+def test_values_that_are_no_program_are_refused(look, bad):
     with pytest.raises(errors.ArgumentTypeError, match="program function"):
         look(bad)
 
 
-def test_mistakes_of_a_program_are_told_as_always():
+def test_errors_of_a_program_name_the_layer():
     def program():
         return layers.fc(layers.data("x", shape=[]), size=3)
 

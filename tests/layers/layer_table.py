@@ -1,4 +1,4 @@
-"""One table of all layers, reused by every test that holds for each of them."""
+"""Table of all layers: every test of a property of all layers uses these rows."""
 
 import zlib
 from collections.abc import Callable
@@ -15,20 +15,20 @@ from fluid import errors, layers, nets
 
 @dataclass(frozen=True)
 class Row:
-    """How to call one layer.
+    """A row of the table: the call of a layer.
 
     Attributes:
       name: of the public function.
       build: called with the declared feeds in order, and perhaps `name=`.
       feed: arrays by name, batch first; floats are declared as floats, integers as "int64".
-      gradient: whether its gradient is compared with finite differences; compositions take long and add nothing.
+      gradient: if True, the gradient is compared with finite differences; compositions are slow and add nothing.
       half: the dtype of its first result for bfloat16 input.
-      wrong: feeds that must be refused while the program is discovered.
-      label: tells rows of one layer apart.
-      lengths: in the table of sequences: "same" if its sequences may be of any lengths, but of the same; "apart" if
-        each may have its own; "given" if they must stay as they are.
-      shortest: in the table of sequences: the least length that is allowed.
-      mixes: in the table of sequences: whether a row of the batch has a part in the results of others.
+      wrong: feeds that are refused when the program is discovered.
+      label: distinguishes rows of the same layer.
+      lengths: in the table of sequences: "same" if all sequences of a row need equal lengths; "apart" if the lengths
+        may differ; "given" if the lengths are fixed.
+      shortest: in the table of sequences: the minimum length.
+      mixes: in the table of sequences: True if a row of the batch affects the results of other rows.
     """
 
     name: str
@@ -65,12 +65,12 @@ def declare(name, value, dtype=None):
 
 
 def recurred(x, h, **arguments):
-    """The step of the recurrences in the table."""
+    """Return the recurrence of the table rows."""
     return layers.fc([x, h], 2, act="tanh", **arguments)
 
 
 def kept_mean(x, **arguments):
-    """A layer of one's own that keeps a state."""
+    """Build a custom layer with a state."""
     state = layers.create_state([3])
     state.update(jnp.mean(x, axis=0))
     return layers.scale(x + state.value, **arguments)
@@ -81,7 +81,7 @@ def start_of(x):
 
 
 def block_of(rnn, x, **arguments):
-    """A recurrence whose step is a block."""
+    """Build a recurrence whose step is a block."""
     with rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step():
         now = rnn.step_input(x)
         before = rnn.memory(init=np.ones((now.shape[0], 2), now.dtype))
@@ -91,7 +91,7 @@ def block_of(rnn, x, **arguments):
 
 
 class Elman(layers.RNNCell):
-    """A cell of one's own, whose step is that of the other recurrences in the table."""
+    """A custom cell, with the step of the other recurrences in the table."""
 
     state_shape = (2,)
 
@@ -104,7 +104,7 @@ class Elman(layers.RNNCell):
 
 
 class Halving(layers.Decoder):
-    """A decoder without a cell: what it is given, halved in every step."""
+    """A decoder without a cell, which halves its inputs in every step."""
 
     def initialize(self, inits):
         return inits, (), jnp.zeros(inits.shape[:1], bool)
@@ -114,7 +114,7 @@ class Halving(layers.Decoder):
 
 
 class Feedback(layers.DecodeHelper):
-    """A helper that gives each step the outputs of the one before."""
+    """A helper that feeds each step the outputs of the previous step."""
 
     def __init__(self, first):
         self.first = first
@@ -130,13 +130,13 @@ class Feedback(layers.DecodeHelper):
 
 
 def rnn_of(cell, x, **arguments):
-    """The outputs of a recurrence, and its last states one after the other."""
+    """Return the outputs of a recurrence, and its last states, concatenated."""
     outputs, states = layers.rnn(cell, x, **arguments)
     return outputs, *jax.tree.leaves(states)
 
 
 def ids_of(helper, x, **arguments):
-    """A decoder with a helper that says ids. The outputs are such that it always says 2, and never ends with 4."""
+    """Build a decoder with an id helper. The outputs always select id 2, and never end with 4."""
     starts = jnp.zeros(x.shape[0], "int32")
     made = helper(lambda ids: x + ids[:, None].astype(x.dtype), starts, 4)
     cell = layers.GRUCell(2, **arguments)
@@ -144,7 +144,7 @@ def ids_of(helper, x, **arguments):
 
 
 def decoded(decoder, states=None, steps=3, **arguments):
-    """What a decoder outputs in a few steps."""
+    """Return the outputs of a few steps of a decoder."""
     return layers.dynamic_decode(decoder, states, max_step_num=steps - 1, **arguments)[0]
 
 
@@ -153,24 +153,24 @@ def rng(*salt):
 
 
 def real(*shape, salt=0):
-    """Floats of both signs that keep away from 0, where many functions have a kink."""
+    """Return floats of both signs away from 0, where many functions have a kink."""
     x = rng(shape, salt).uniform(0.1, 1.3, shape)
     return (x * rng(shape, salt, "sign").choice([-1, 1], shape)).astype("float32")
 
 
 def positive(*shape, salt=0):
-    """Floats between 0.1 and 0.9."""
+    """Return floats between 0.1 and 0.9."""
     return rng(shape, salt).uniform(0.1, 0.9, shape).astype("float32")
 
 
 def simplex(*shape, salt=0):
-    """Floats that sum to 1 along the last dimension."""
+    """Return floats that sum to 1 along the last dimension."""
     x = positive(*shape, salt=salt)
     return (x / x.sum(-1, keepdims=True)).astype("float32")
 
 
 def whole(high, *shape, salt=0):
-    """Integers below a bound."""
+    """Return integers below a bound."""
     return rng(shape, salt).integers(0, high, shape)
 
 
@@ -179,9 +179,9 @@ def flags(*shape, salt=0):
 
 
 def ragged(function, plain=0):
-    """A layer on sequences, for a row of arrays: the last of its inputs are lengths, its results are their data.
+    """Adapt a layer on sequences to a row of arrays: the last input holds lengths, and the results are data.
 
-    The first `plain` of its inputs stay arrays.
+    The first `plain` inputs stay arrays.
     """
 
     def build(*values, **arguments):
@@ -195,23 +195,23 @@ def ragged(function, plain=0):
 
 
 def padded(results):
-    """The data of all sequence batches among results."""
+    """Return the data of all sequence batches among the results."""
     return jax.tree.map(layers.base.dense, results, is_leaf=layers.base.is_sequence)
 
 
 def boxes(*shape, scale=1.0, salt=0):
-    """Boxes `[*shape, 4]` within a square of such a side."""
+    """Return boxes `[*shape, 4]` within a square of side `scale`."""
     corner, size = positive(*shape, 2, salt=salt), 0.1 + positive(*shape, 2, salt=salt + 1)
     return (scale * np.concatenate([corner / 2, (corner + size) / 2], axis=-1)).astype("float32")
 
 
 def for_each(x, array):
-    """The same array beside each row of `x`."""
+    """Return the array repeated for each row of `x`."""
     return jnp.broadcast_to(jnp.asarray(array), (x.shape[0], *array.shape))
 
 
 def written(x):
-    """A TensorArray of two, of which the second was written."""
+    """Return a TensorArray of size two, with the second element written."""
     return layers.array_write(x, 1, max_length=2, name="scale_0")
 
 
@@ -244,7 +244,7 @@ CTC_LABEL = np.array([[1, 2], [2, 0]]), np.array([3, 2]), np.array([2, 1])  # cl
 
 GATES, BAD_GATES = {"x": real(3, 4, 16), "n": LENGTHS}, {"x": real(3, 4, 7), "n": LENGTHS}
 
-# Anchors on 6 x 5 pixels, two around each; regions of images 12 pixels wide; and what to match.
+# Anchors on 6 x 5 pixels, two per pixel; regions of images 12 pixels wide; and matching targets.
 ANCHORS, ROIS, PRIOR = boxes(6, 5, 2, scale=12.0), boxes(3, scale=12.0), boxes(5)
 INFO = np.array([[12.0, 12.0, 1.0]], "float32")
 SPREAD = [0.1, 0.1, 0.2, 0.2]
@@ -279,7 +279,7 @@ REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod"
 
 
 def plain(names, feed, **settings):
-    """One row for each layer that needs nothing but its inputs."""
+    """Return a row for each layer that needs only its inputs."""
     return [Row(name, getattr(layers, name), feed, **settings) for name in names.split()]
 
 

@@ -1,4 +1,4 @@
-"""Measure a layer on sequences: what it gives, and the gradients, with anything in the padding."""
+"""Measurements of layers on sequences: results and gradients with arbitrary padding."""
 
 import functools
 
@@ -14,7 +14,7 @@ SEQUENCES = (fluid.SequenceBatch, fluid.NestedSequenceBatch)
 
 
 class Measured:
-    """A row of a table as a program whose sequences hold `fill` in their padding when the layer gets them."""
+    """A table row as a program whose sequences have `fill` as padding when the layer reads them."""
 
     def __init__(self, row, feed=None):
         self.feed = row.feed if feed is None else feed
@@ -23,13 +23,13 @@ class Measured:
         self._step = jax.jit(self._measure)
 
     def __call__(self, feed=None, fill=0.0):
-        """Results, states, and gradients: of parameters, of arrays fed, and of what the layer gets as sequences."""
+        """Return results, states, and gradients of parameters, of fed arrays, and of the layer's sequences."""
         return self._step(self.arrays, self.feed if feed is None else feed, jnp.float32(fill))
 
     def _build(self, row):
         fill = layers.data("fill", [], append_batch_size=False)
         values = [_spoilt(name, declare(name, value), fill) for name, value in self.feed.items()]
-        with core.as_fluid():  # shapes are those of the table, whatever a layer thinks of them
+        with core.as_fluid():  # the shapes of the table hold, not the shapes of the layer
             return row.build(*values)
 
     def _measure(self, arrays, feed, fill):
@@ -57,7 +57,7 @@ class Measured:
 
 
 def assert_same(got, want, what="", close=1e-5):
-    """Compare what was measured; of sequences their valid steps, however much padding there is."""
+    """Compare measurements; sequences are compared on valid steps, whatever the amount of padding."""
     got, want = (jax.tree.leaves(v, is_leaf=_is_sequence) for v in (got, want))
     for one, other in zip(got, want, strict=True):
         for a, b in zip(_arrays(one), _arrays(other), strict=True):
@@ -65,25 +65,25 @@ def assert_same(got, want, what="", close=1e-5):
 
 
 def assert_no_gradient_in_padding(gradients):
-    """What comes back to the padding must be zeros: in the layer before, anything else would reach parameters."""
+    """Check that gradients of padding are zero: other values would reach parameters of earlier layers."""
     for value in gradients["sequences"].values():
         assert not np.asarray(value.data)[~np.asarray(value.mask)].any()
 
 
 def cut(value, start, stop):
-    """Some rows of a value."""
+    """Return the rows `start` to `stop` of a value."""
     return jax.tree.map(lambda v: v[start:stop], value)
 
 
 def roomier(value, more):
-    """A SequenceBatch with more padding; other values as they are."""
+    """Return a SequenceBatch with more padding; return other values unchanged."""
     if not isinstance(value, fluid.SequenceBatch):
         return value
     return value.with_data(np.concatenate([value.data, np.repeat(np.zeros_like(value.data[:, :1]), more, 1)], axis=1))
 
 
 def with_lengths(value, lengths, salt=0):
-    """A SequenceBatch of other lengths, whose steps are those of the given one in any order."""
+    """Return a SequenceBatch of other lengths, with steps of the given batch in any order."""
     steps = np.concatenate(value.rows())
     data = steps[np.random.default_rng(salt).integers(0, len(steps), value.shape[:2])]
     return fluid.SequenceBatch(data, np.array(lengths, "int32"))
@@ -109,7 +109,7 @@ def _arrays(value):
 
 
 def _total(outputs):
-    """One number that depends on all floats of the outputs but their padding, and is a sum over rows."""
+    """Return a number that depends on all floats of the outputs except padding, and is a sum over rows."""
     total = jnp.float32(0)
     for value in jax.tree.leaves(outputs, is_leaf=_is_sequence):
         if jnp.issubdtype(value.dtype, jnp.inexact):

@@ -1,4 +1,4 @@
-"""Run a program function on arrays, without a Session."""
+"""Program functions run on arrays, without a Session."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import fluid
 
 
 def run(function, feed, mode="train", arrays=None, key=0, **options):
-    """Apply a program once; returns what `Program.apply` does. Arrays not given have their initial values."""
+    """Apply a program once, and return the result of `Program.apply`. Arrays not given have their initial values."""
     program = fluid.Program(function)
     given = program.init(jax.random.key(1)) | {n: jnp.asarray(v) for n, v in (arrays or {}).items()}
     feeds = {n: v if isinstance(v, fluid.SequenceBatch) else jnp.asarray(v) for n, v in feed.items()}
@@ -16,7 +16,7 @@ def run(function, feed, mode="train", arrays=None, key=0, **options):
 
 
 def output(function, feed, **options):
-    """The first output of a program, as a NumPy array."""
+    """Return the first output of a program, as a NumPy array."""
     return np.asarray(run(function, feed, **options).outputs[0])
 
 

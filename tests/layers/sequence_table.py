@@ -1,12 +1,12 @@
-"""The table of layers that accept sequences; one row here is all that is needed to have a layer tested.
+"""Table of layers that accept sequences: a row here is all that a layer needs to be tested.
 
     Row("sequence_pool", lambda x: layers.sequence_pool(x, "max"), _seq())
 
-says how to call it, and gives an example feed of three rows. `test_padding.py` checks of each row that padding,
-whatever it holds and however much there is, changes neither results nor gradients, and that a batch gives what its rows
-give one by one. It tries sequences of all lengths, zero included, the same for all sequences of a row; where that is
-not possible, `lengths=`, `shortest=` and `mixes=` say so. Layers that draw at random have no row: the shape of a batch
-has a part in what they draw.
+is a call and an example feed of three rows. `test_padding.py` checks for each row that padding, whatever its amount
+and values, changes neither results nor gradients, and that a batch equals its rows, computed one at a time.
+The tests draw sequences of all lengths, zero included, with equal lengths for all sequences of a row; the fields
+`lengths=`, `shortest=` and `mixes=` restrict the lengths. Layers that draw at random have no row: their draws
+depend on the shape of the batch.
 """
 
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ from fluid import layers, nets
 
 
 def sequence(*shape, lengths, salt=0):
-    """A sequence batch `[batch, time, ...]` whose padding is zeros."""
+    """Return a sequence batch `[batch, time, ...]` whose padding is zeros."""
     data = real(*shape, salt=salt)
     data[np.arange(shape[1])[None] >= np.array(lengths)[:, None]] = 0
     return fluid.SequenceBatch(data, np.array(lengths, "int32"))
@@ -71,12 +71,12 @@ def _deep():
 
 
 def _rows():
-    """Rows of their own beside sequences."""
+    """Return plain rows beside sequences."""
     return {"x": real(3, 2), "y": sequence(3, 4, 2, lengths=[4, 1, 2])}
 
 
 def inner(function):
-    """A layer on the innermost sequences of a sequence batch, which parts `[batch, time, 2, ...]` of it are."""
+    """Apply a layer to the innermost sequences of a sequence batch, split into parts `[batch, time, 2, ...]`."""
 
     def build(x, *others):
         counts = 1 + jnp.arange(x.shape[1]) % 2
@@ -86,7 +86,7 @@ def inner(function):
 
 
 def teacher_forced(x, last, time_major):
-    """Outputs, states and lengths of a decoder over sequences."""
+    """Return outputs, states and lengths of a decoder over sequences."""
     decoder = layers.BasicDecoder(layers.LSTMCell(2), layers.TrainingHelper(x))
     (outputs, _), states, lengths = layers.dynamic_decode(
         decoder, max_step_num=last, output_time_major=time_major, return_length=True
@@ -95,7 +95,7 @@ def teacher_forced(x, last, time_major):
 
 
 def written(prompt):
-    """The text that a recurrent net writes after a prompt."""
+    """Return the text that a recurrent net generates after a prompt."""
 
     def step(ids, state):
         states = layers.dynamic_gru(layers.fc(layers.embedding(ids, [5, 4]), 9), 3, h_0=state)
@@ -105,7 +105,7 @@ def written(prompt):
 
 
 def _steps(data, lengths=(4, 1, 2)):
-    """A sequence batch of given data, with zeros for its padding."""
+    """Return a sequence batch of the given data, with zeros as padding."""
     return fluid.SequenceBatch.from_rows([row[:n] for row, n in zip(data, lengths, strict=True)], time=data.shape[1])
 
 
@@ -123,7 +123,7 @@ YOLO = {"x": real(3, 14, 4, 3), "b": _steps(positive(3, 4, 4) / 2), "k": _steps(
 
 
 def restored(x):
-    """Regions dealt out to levels, and put together again."""
+    """Return regions distributed to levels, and merged again."""
     levels, restore = layers.distribute_fpn_proposals(x, 2, 4, 4, 1)
     return layers.gather(layers.concat([level * 2 for level in levels], axis=0), restore)
 

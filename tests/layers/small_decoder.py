@@ -1,4 +1,4 @@
-"""A small recurrent net that says ids, and all that it can say: what searches are compared with."""
+"""Small recurrent net that scores ids, with all its hypotheses: the reference for searches."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,21 +7,21 @@ ROWS, WIDTH, IDS, START, END = 3, 4, 4, 0, 1
 
 
 def weights(seed):
-    """A small recurrent net: what a state and an id become, and what a state says."""
+    """Return a small recurrent net: the transition of state and id, and the projection to scores."""
     rng = np.random.default_rng(seed)
     sizes = {"x": (ROWS, WIDTH), "past": (WIDTH, WIDTH), "word": (IDS, WIDTH), "out": (WIDTH, IDS)}
     return {name: rng.normal(size=size).astype("float32") * 1.5 for name, size in sizes.items()}
 
 
 def step(ids, state, w, np=jnp):
-    """Log-probabilities of the next id, and the next state."""
+    """Return the log-probabilities of the next id, and the next state."""
     state = np.tanh(state @ w["past"] + w["word"][ids])
     scores = state @ w["out"]
     return scores - np.log(np.sum(np.exp(scores), axis=-1, keepdims=True)), state
 
 
 def every(x, w, longest, penalty):
-    """All hypotheses of a row, `(score, ids)`, best first."""
+    """Return all hypotheses of a row, `(score, ids)`, best first."""
     found = []
 
     def walk(ids, total, state):

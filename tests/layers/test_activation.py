@@ -26,7 +26,7 @@ def test_activations_by_name_and_by_function():
         fluid.Program(lambda: layers.fc(layers.data("x", [3]), 1, act="rellu"))
 
 
-def test_every_activation_is_a_layer_of_the_same_numbers():
+def test_activation_layers_match_activation_functions():
     x = np.random.default_rng(0).uniform(0.1, 0.9, (3, 4)).astype("float32")
     for name, function in layers.functional.ACTIVATIONS.items():
         check(lambda v, name=name: getattr(layers, name)(v), np.asarray(function(jnp.asarray(x))), x=x)

@@ -1,4 +1,4 @@
-"""Arguments by which Fluid changes a value are errors, and so is the use of a value that Fluid would have changed."""
+"""In-place arguments of Fluid: refused, as is the later use of a value that Fluid would have changed."""
 
 import inspect
 import re
@@ -18,12 +18,12 @@ TARGETS = {"out", "output", "cond", "correct", "total"}
 
 def test_every_variable_that_fluid_would_write_is_declared():
     given = {(n, a) for n, f in FUNCTIONS.items() for a in inspect.signature(f).parameters if a in TARGETS}
-    # A loop calls its condition, and `out` shows what the results of a Python function look like.
+    # A loop calls its condition, and `out` declares the results of a Python function.
     assert given - set(DECLARED) == {("py_func", "out"), ("while_loop", "cond")}
 
 
 @pytest.mark.parametrize(("name", "argument"), DECLARED)
-def test_to_assign_is_an_error_that_says_what_to_write(name, argument):
+def test_assigning_arguments_raise_errors_with_the_correction(name, argument):
     discover(name, {argument: None})
     with pytest.raises(errors.ArgumentError) as caught:
         discover(name, {argument: jnp.zeros([4, 3])})
@@ -56,7 +56,7 @@ LATER = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("later", LATER)
-def test_who_uses_what_fluid_would_have_changed_is_told(change, later):
+def test_using_a_value_fluid_would_change_is_refused(change, later):
     def program():
         x = layers.data("x", [3])
         return LATER[later](x, CHANGES[change](x))
@@ -67,7 +67,7 @@ def test_who_uses_what_fluid_would_have_changed_is_told(change, later):
     assert "use what that call returned, or keep both: " in str(caught.value) and "fluid.static" in str(caught.value)
 
 
-def test_who_goes_on_with_what_is_returned_is_not():
+def test_using_the_returned_value_is_accepted():
     def program():
         x = layers.data("x", [3])
         kept = layers.assign(x)

@@ -1,4 +1,4 @@
-"""Layers of one's own: dropout, batch normalisation and others written with the public pieces, beside fluid's own."""
+"""Custom layers: dropout, batch normalisation and others from public functions, compared with the layers of fluid."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def minimized(output):
     return {"loss": loss, "output": output}
 
 
-def test_dropout_of_ones_own_is_that_of_fluid_where_the_names_are_the_same():
+def test_custom_dropout_matches_fluid_dropout_of_equal_name():
     def theirs():
         return layers.dropout(layers.data("x", shape=[4]), 0.4, dropout_implementation="upscale_in_train", name="mask")
 
@@ -54,7 +54,7 @@ def test_dropout_of_ones_own_is_that_of_fluid_where_the_names_are_the_same():
         assert (a == 0).any() == (mode == "train")
 
 
-def test_batch_norm_of_ones_own_trains_and_tests_like_that_of_fluid():
+def test_custom_batch_norm_matches_fluid_batch_norm():
     def theirs():
         x = layers.fc(layers.data("x", shape=[4]), size=3, param_attr="w", bias_attr=False)
         return minimized(layers.batch_norm(x))
@@ -82,7 +82,7 @@ def counting():
     return minimized(layers.data("y", shape=[4]) * weight + 0.0 * seen.value)
 
 
-def test_a_state_counts_is_saved_and_stays_in_tests(tmp_path):
+def test_a_counting_state_is_saved_and_restored(tmp_path):
     session = fluid.Session(counting)
     feed = {"x": X, "y": X}
     for mode in ("train", "test", "train"):
@@ -95,7 +95,7 @@ def test_a_state_counts_is_saved_and_stays_in_tests(tmp_path):
     assert again.run(feed=feed, fetch=["seen"], mode="train")[0] == 18
 
 
-def test_a_state_is_the_same_integer_in_half_precision():
+def test_an_integer_state_stays_integer_in_bfloat16():
     trainer = fluid.Session(counting, precision="bfloat16")
     trainer.run(feed={"x": X, "y": X})
     assert trainer.scope["seen"].dtype == "int32"
@@ -106,7 +106,7 @@ def test_no_gradient_passes_through_a_state():
         x = layers.data("x", shape=[4])
         weight = layers.create_parameter([4], name="weight")
         layers.create_state([4], name="kept").update(jnp.mean(x * weight, axis=0))
-        return minimized(weight * x + layers.create_state([4], name="kept").value)  # as it was just updated
+        return minimized(weight * x + layers.create_state([4], name="kept").value)  # the updated value
 
     session = fluid.Session(program)
     weight = np.asarray(session.scope["weight"])
@@ -115,7 +115,7 @@ def test_no_gradient_passes_through_a_state():
     np.testing.assert_allclose(gradient, (2 * (output - 1) * X).sum(axis=0) / X.size, rtol=1e-5)
 
 
-def test_a_state_inside_of_a_loop_is_carried_by_it():
+def test_a_state_inside_scan_is_carried():
     def program():
         x = layers.data("x", shape=[4])
 
@@ -131,7 +131,7 @@ def test_a_state_inside_of_a_loop_is_carried_by_it():
     assert np.array_equal(result, np.full_like(X, 0 + 1 + 2)) and session.scope["rounds"] == 3
 
 
-def test_each_call_has_a_key_of_its_own_and_a_name_always_the_same():
+def test_random_keys_differ_by_call_unless_named():
     def program():
         x = layers.data("x", shape=[4])
         keys = [layers.random_key(), layers.random_key(), layers.random_key("mine"), layers.random_key("mine")]
@@ -144,7 +144,7 @@ def test_each_call_has_a_key_of_its_own_and_a_name_always_the_same():
         assert np.array_equal(third, fourth)
 
 
-def test_keys_change_from_step_to_step_and_not_from_run_to_run():
+def test_random_keys_change_by_step_not_by_run():
     def program():
         return minimized(own_dropout(layers.fc(layers.data("x", shape=[4]), 3), 0.5))
 
@@ -180,7 +180,7 @@ def test_names_are_scoped():
         (lambda: layers.random_key(3), errors.ArgumentTypeError, "name= is a string"),
     ],
 )
-def test_what_makes_no_sense_is_refused(build, error, match):
+def test_invalid_states_and_keys_are_refused(build, error, match):
     def program():
         build()
         return layers.data("x", shape=[4])
@@ -190,7 +190,7 @@ def test_what_makes_no_sense_is_refused(build, error, match):
 
 
 @pytest.mark.parametrize("create", [layers.create_state, layers.create_parameter])
-def test_what_is_created_in_test_mode_alone_is_told(create):
+def test_creating_only_in_test_mode_is_refused(create):
     def program():
         x = layers.data("x", shape=[4])
         return x if layers.is_training() else x + getattr(create([4], name="late"), "value", 0.0)
@@ -200,7 +200,7 @@ def test_what_is_created_in_test_mode_alone_is_told(create):
         session.run(feed={"x": X}, mode="test")
 
 
-def test_a_state_cannot_be_changed_outside_of_a_program():
+def test_updating_a_state_outside_a_program_is_refused():
     found = []
 
     def program():
@@ -212,7 +212,7 @@ def test_a_state_cannot_be_changed_outside_of_a_program():
         found[0].update(np.zeros(2))
 
 
-def test_assigning_to_a_state_is_refused_with_the_call():
+def test_assigning_to_a_state_names_update():
     def program():
         state = layers.create_state([1], name="seen")
         state.value = state.value + 1

@@ -1,4 +1,4 @@
-"""A default of 2017 that meets `[batch, time, features]` warns once, except in programs for Fluid."""
+"""Defaults of 2017 on `[batch, time, features]`: a single warning, except in programs for Fluid."""
 
 import warnings
 
@@ -89,7 +89,7 @@ SILENT = {
 
 
 @pytest.mark.parametrize("case", WARNED)
-def test_both_readings_are_told_once(case):
+def test_ambiguous_axes_warn_once(case):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         fluid.Program(WARNED[case])
@@ -98,13 +98,13 @@ def test_both_readings_are_told_once(case):
 
 
 @pytest.mark.parametrize("case", SILENT)
-def test_what_can_only_be_meant_so_is_silent(case):
+def test_unambiguous_axes_do_not_warn(case):
     fluid.Program(SILENT[case])
 
 
 @pytest.mark.parametrize("case", WARNED)
 def test_programs_that_were_written_for_fluid_are_silent(case):
-    """By the name of `fluid.static`, and as what one of its programs and a saved model run."""
+    """Run by the name of `fluid.static`, and in the programs and saved models of `fluid.static`."""
 
     def program():
         with core.as_fluid():
@@ -135,7 +135,7 @@ def test_static_programs_are_silent():
 
 
 def language_model(norm):
-    """A causal transformer, of which step 4 must not change the steps before it."""
+    """Build a causal transformer, in which step 4 must not change earlier steps."""
     ids = layers.data("ids", [LENGTH, 1], "int64")
     x = layers.embedding(ids, [COUNT, WIDTH])
 
@@ -147,7 +147,7 @@ def language_model(norm):
 
 
 def change(norm):
-    """The largest change of each step where the last id changes."""
+    """Return the largest change of each step after a change of the last id."""
     session = fluid.Session(lambda: language_model(norm), seed=0)
     ids = np.arange(2 * LENGTH).reshape(2, LENGTH, 1) % COUNT
     changed = ids.copy()
@@ -162,7 +162,7 @@ def test_a_language_model_does_not_see_the_future(norm):
     assert moved[-1] > 0.01 and not moved[:-1].any()
 
 
-def test_by_the_default_of_2017_it_does_and_is_warned_of_it():
+def test_default_layer_norm_leaks_later_steps_and_warns():
     with pytest.warns(errors.FluidWarning, match="5 x 8 numbers, time too, .*feature_norm"):
         moved = change(layers.layer_norm)
     assert moved[:-1].min() > 0.01

@@ -1,4 +1,4 @@
-"""`dense` maps the last axis, whatever the rank; `fc` of the same parameters agrees where it flattens nothing."""
+"""`dense` of the last axis, for any rank: equal to `fc` of equal parameters without flattening."""
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ def test_steps_of_sequences():
         np.testing.assert_allclose(got, row @ WEIGHT + BIAS, rtol=1e-5, atol=1e-6)
 
 
-def test_it_is_fc_of_the_last_axis():
+def test_dense_equals_fc_of_the_last_axis():
     x = RANDOM.normal(size=(2, 5, 4)).astype("float32")
 
     def both():
@@ -62,8 +62,8 @@ def test_without_a_bias_and_with_names():
     assert list(fluid.Program(program).parameters) == ["dense_0.w_0", "scores.w_0", "scores.b_0"]
 
 
-def test_an_embedding_is_multiplied_row_by_row_of_its_table():
-    """Fewer rows than ids: a CPU multiplies the table, as behind `fc`."""
+def test_an_embedding_is_multiplied_as_a_table():
+    """Look up fewer rows than ids: a CPU multiplies the table, as with `fc`."""
     ids = RANDOM.integers(0, 5, (4, 6, 1))
 
     def program(layer):
@@ -79,7 +79,7 @@ def test_an_embedding_is_multiplied_row_by_row_of_its_table():
     assert products(program(lambda x: layers.dense(x, 3))) == by_fc == [(5, 4)]
 
 
-def test_mistakes():
+def test_wrong_arguments_raise_named_errors():
     with pytest.raises(errors.ArgumentTypeError, match="x is the number 4, .*finds the number of inputs by itself"):
         fluid.Program(lambda: layers.dense(4, 3))
     with pytest.raises(errors.ShapeError, match=r"float32\[batch, \d+\] has no features"):

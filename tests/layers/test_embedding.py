@@ -1,4 +1,4 @@
-"""Rows looked up in tables."""
+"""Embeddings: rows looked up in tables."""
 
 import jax
 import jax.numpy as jnp

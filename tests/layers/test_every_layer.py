@@ -1,4 +1,4 @@
-"""What holds for every layer: jit, gradients, dtypes, names, errors, documentation."""
+"""Properties of every layer: jit, gradients, dtypes, names, errors, documentation."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ def each(rows):
 
 
 def apply(program, arrays, feed):
-    """Outputs and states of a program in train mode."""
+    """Return outputs and states of a program in train mode."""
     applied = program.apply(arrays, feed, key=jax.random.key(3), mode="train")
     return applied.outputs, applied.states
 
@@ -39,13 +39,13 @@ def test_the_table_is_complete():
 
 
 def rounded(arrays):
-    """The same numbers, as far as bfloat16 can hold them, in float32."""
+    """Return the numbers rounded to bfloat16, in float32."""
     return {n: v.astype("bfloat16").astype("float32") if v.dtype == "float32" else v for n, v in arrays.items()}
 
 
 @each(ROWS)
 def test_under_jit_and_in_mixed_precision(row):
-    """Compiled it is the same. In mixed precision parameters, states and what losses are made with stay float32."""
+    """Compile each layer with equal results. In mixed precision, parameters, states and loss inputs stay float32."""
     exact, mixed = (fluid.Program(row.program(), precision=p) for p in ("float32", "bfloat16"))
     assert {s.dtype for s in (mixed.parameters | mixed.states).values()} <= {"float32", "int32"}
     arrays, feed = rounded(exact.init(jax.random.key(2))), rounded(row.feed)
@@ -105,7 +105,7 @@ def test_results_have_names(row):
 
 
 @each([row for row in ROWS if row.wrong])
-def test_wrong_shapes_are_told_where_they_are(row):
+def test_wrong_shapes_name_the_layer_and_line(row):
     with pytest.raises(errors.FluidError) as caught:
         fluid.Program(row.program(row.wrong))
     note = "\n".join(caught.value.__notes__)

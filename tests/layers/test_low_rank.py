@@ -1,4 +1,4 @@
-"""Matrices with low-rank adapters, against the formula, and merged into plain matrices."""
+"""Matrices with low-rank adapters: compared with the formula, and merged into plain matrices."""
 
 import jax
 import numpy as np
@@ -40,7 +40,7 @@ def adapted():
 
 
 def test_merged_adapters_compute_the_trained_function():
-    """Attention has four matrices, and a stack of blocks three in one array."""
+    """Merge attention with four matrices, and a stack of blocks with three in a single array."""
     data = {"x": np.random.default_rng(0).normal(size=(32, 6, 8)).astype("float32")}
     trainer = fluid.Trainer(adapted)
     before = trainer.params
@@ -73,13 +73,13 @@ def test_settings_reach_the_trained_matrices():
     assert found["w"].settings.sharding == ("fsdp", "model") and not found["w"].trainable
 
 
-def test_one_name_is_one_adapter():
+def test_equal_names_share_an_adapter():
     attr = fluid.LowRankParamAttr(1, name="w")
     twice = fluid.Program(lambda: layers.fc(layers.fc(feeds(x=X)[0], 4, param_attr=attr), 4, param_attr=attr))
     assert [name for name in twice.parameters if "low_rank_a" in name] == ["w.low_rank_a"]
 
 
-def test_mistakes():
+def test_wrong_settings_raise_argument_errors():
     for setting in ({"rank": 0}, {"alpha": -1}, {"alpha": True}):
         with pytest.raises(errors.ArgumentError, match="LowRankParamAttr"):
             fluid.LowRankParamAttr(**setting)

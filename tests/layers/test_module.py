@@ -1,4 +1,4 @@
-"""Modules of Flax and Haiku inside program functions: named, trained, tested, saved like everything else."""
+"""Flax and Haiku modules inside program functions: named, trained, tested and saved like all layers."""
 
 import functools
 
@@ -73,7 +73,7 @@ def test_names_and_shapes(kind):
     assert list(fluid.Program(program(NETS[kind], name="net")).parameters)[0].startswith("net/")
 
 
-def test_it_learns_saves_and_loads(kind, in_tmp):
+def test_modules_train_save_and_load(kind, in_tmp):
     data = {"x": X, "y": Y}
     trainer = fluid.Trainer(program(NETS[kind]), fluid.optimizer.Adam(0.02))
     before = {name: np.asarray(v) for name, v in trainer.session.scope.items()}
@@ -99,7 +99,7 @@ def test_dropout_and_moving_averages_follow_the_mode(kind):
     assert np.abs(train[0].states[state] - test[0].states[state]).max() > 1e-4
 
 
-def test_all_initial_values_are_of_one_run_of_its_own_initialisation():
+def test_initial_values_match_the_module_initialisation():
     found = fluid.Program(program(Linen()))
     key = jax.random.key(5)
     arrays = found.init(key)
@@ -120,7 +120,7 @@ def test_a_module_that_is_made_gives_its_arrays():
     np.testing.assert_array_equal(arrays["module_0/norm/var"], np.ones(8))
 
 
-def test_numbers_are_those_of_the_module():
+def test_outputs_match_the_module_formula():
     net = linen.Dense(3)
     applied = run(lambda: layers.module(net, *feeds(x=X)), {"x": X}, arrays={"module_0/bias": np.ones(3, "float32")})
     kernel = applied.values["module_0/kernel"]
@@ -136,7 +136,7 @@ def test_numbers_are_those_of_the_module():
     ],
     ids=["linen", "nnx", "haiku"],
 )
-def test_a_call_of_your_own(net, call):
+def test_custom_calls_receive_the_training_mode(net, call):
     def build():
         return layers.module(net, *feeds(x=X), call=call)
 
@@ -150,12 +150,12 @@ def test_a_module_created_inside_the_program_is_refused():
 
 
 @pytest.mark.parametrize("make", [haiku.transform, haiku.transform_with_state])
-def test_what_haiku_transformed(make):
+def test_transformed_haiku_functions_have_named_parameters(make):
     found = fluid.Program(lambda: layers.module(make(lambda x: haiku.Linear(2)(x)), *feeds(x=X)))
     assert list(found.parameters) == ["module_0/linear/b", "module_0/linear/w"] and not found.states
 
 
-def test_one_name_shares_and_settings_hold_for_all():
+def test_equal_names_share_parameters_and_settings():
     net = linen.Dense(4)
 
     def build():
@@ -179,7 +179,7 @@ def test_several_results_have_names():
         carry = (layers.zeros([32, 3], "float32"),) * 2
         return layers.module(net, x[:32], call=lambda cell, x, train: cell(carry, x))[1]
 
-    # A batch of another size than the carry is the user's mistake here: the program is discovered with a sample.
+    # The fixed carry refuses other batch sizes, so a sample discovers the program with the right batch size.
     found = fluid.Program(build, sample_feed={"x": X, "y": Y})
     assert [name for name in found.values if name.startswith("module_0.tmp")] == [f"module_0.tmp_{k}" for k in range(3)]
 
@@ -204,7 +204,7 @@ def test_sequences_are_refused():
 
 
 def predicted_by_library(kind, updated):
-    """The result of the updated module in test mode, computed by its library alone."""
+    """Return the result of the updated module in test mode, computed by its library alone."""
     if kind == "linen":
         return Linen().apply(updated, X, train=False)
     if kind == "haiku":

@@ -1,4 +1,4 @@
-"""Arguments that do nothing: each is declared with its reason, and who expects something of one is told."""
+"""Arguments without effect: declared with a reason, and with a warning for users who rely on them."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ from fluid.layers import no_effect
 
 
 def stepped(method):
-    """A recurrence by blocks that gives one of the methods arguments."""
+    """Return a recurrence by blocks that passes arguments to a method."""
 
     def build(x, **arguments):
         rnn = layers.DynamicRNN()
@@ -44,7 +44,7 @@ BUILDS = {row.name: row for row in reversed(ROWS)} | {
         {"x": real(4, 3)}),
 }  # fmt: skip
 
-# For each argument that a user may expect something of: a value that asks for it, and one that does not.
+# For each argument with an expected effect: a value that requests the effect, and a harmless value.
 WISHES = {
     ("auc", "topk"): (2, 1),
     ("batch_norm", "fuse_with_relu"): (True, False),
@@ -60,7 +60,7 @@ WISHES = {
 
 
 def functions():
-    """Everything that a program function calls, by name."""
+    """Return all functions that a program function calls, by name."""
     found = {name: getattr(layers, name) for name in layers.__all__}
     found |= {name: value for name, value in vars(nets).items() if getattr(value, "__module__", "") == nets.__name__}
     found |= {f"fluid.{name}": getattr(input, name) for name in ("embedding", "one_hot")}
@@ -74,7 +74,7 @@ DECLARED = [(name, argument) for name, f in FUNCTIONS.items() for argument in ge
 
 
 def unused(function):
-    """The parameters that the body of a function does not mention."""
+    """Return the parameters that the body of a function does not mention."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     body = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)).body
     mentioned = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
@@ -82,14 +82,14 @@ def unused(function):
 
 
 def documented(function):
-    """What the docstring says of each argument, on one line."""
+    """Return the docstring entry of each argument, on a single line."""
     arguments = inspect.getdoc(function).partition("Args:\n")[2].partition("\n\n")[0]
     items = re.split(r"^  (\w+): ", arguments, flags=re.MULTILINE)[1:]
     return {name: " ".join(text.split()) for name, text in zip(items[::2], items[1::2], strict=True)}
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_what_is_not_used_is_declared_and_documented(name):
+def test_unused_arguments_are_declared_and_documented(name):
     function = FUNCTIONS[name]
     declared = getattr(function, "no_effect", {})
     assert unused(function) == {*declared, *getattr(function, "assigns", {})}
@@ -100,10 +100,10 @@ def test_what_is_not_used_is_declared_and_documented(name):
     }
 
 
-def test_help_hides_what_has_no_effect_and_calls_take_it():
+def test_help_hides_accepted_arguments_without_effect():
     signature = inspect.signature(layers.softmax)
-    shown = "(input: 'Value', *, name: 'str | None' = None, axis: 'int' = -1) -> 'Any'"
-    assert f"softmax{shown}\n" in pydoc.plain(pydoc.render_doc(layers.softmax))
+    assert [*signature.shown.parameters] == ["input", "name", "axis"] and "*, name" in str(signature)
+    assert pydoc.plain(pydoc.render_doc(layers.softmax)).count("use_cudnn") == 1, "described, but not in the signature"
     assert signature.bind("x", True, "probabilities").arguments["name"] == "probabilities"
     assert "max_len" in str(inspect.signature(layers.lstm)), "an argument without a default is needed"
 
@@ -136,7 +136,7 @@ def nobody_was_told(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "argument"), sorted(WISHES))
-def test_who_asks_for_something_is_told_once(name, argument):
+def test_arguments_without_effect_warn_once(name, argument):
     asking, harmless = WISHES[name, argument]
     assert not warnings_of(name) and not warnings_of(name, **{argument: harmless})
     (warning,) = warnings_of(name, **{argument: asking})
@@ -150,12 +150,12 @@ def test_who_asks_for_something_is_told_once(name, argument):
 
 
 @pytest.mark.parametrize(("name", "argument"), sorted(set(DECLARED) - set(WISHES)))
-def test_what_nobody_can_see_is_silent(name, argument):
+def test_invisible_arguments_do_not_warn(name, argument):
     assert not warnings_of(name, **{argument: object()})
 
 
-def test_the_dtype_that_parameters_get_is_no_wish():
-    """Beside half precision they are of half precision; in a program of mixed precision they are float32."""
+def test_the_dtype_of_the_parameters_does_not_warn():
+    """Accept the actual dtype: half precision beside half precision, float32 in mixed precision."""
     discover("dynamic_lstm", {"dtype": "bfloat16"}, dtype="bfloat16")
     discover("dynamic_lstm", {"dtype": "float32"}, precision="bfloat16")
 

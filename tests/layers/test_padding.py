@@ -1,6 +1,6 @@
-"""Padding means nothing: not how much of it there is, not what it holds, NaN included, and not to gradients.
+"""Padding: neither its amount nor its values, NaN included, affect results or gradients.
 
-The layers come from the table in `sequence_table.py`, which says how to add one.
+The layers come from the table in `sequence_table.py`, which explains how to add a layer.
 """
 
 import functools
@@ -26,7 +26,7 @@ def measured(row_id):
 
 
 def fed(row, draw):
-    """The feed of a row with sequences of drawn lengths."""
+    """Return the feed of a row with sequences of drawn lengths."""
     feed, drawn = dict(row.feed), None
     for salt, (name, value) in enumerate(row.feed.items()):
         if isinstance(value, fluid.SequenceBatch) and row.lengths != "given":
@@ -46,7 +46,7 @@ def test_the_table_is_sound():
 @settings(max_examples=5)
 @given(data=st.data())
 def test_nan_in_the_padding(row_id, data):
-    """Not to results, not to gradients, however much of it there is; and no gradient comes back into the padding."""
+    """Keep NaN out of results and gradients for any amount of padding; padding gets no gradient."""
     row, measure = BY_ID[row_id], measured(row_id)
     feed = fed(row, data.draw)
     clean, spoilt = measure(feed), measure(feed, np.nan)
@@ -59,7 +59,7 @@ def test_nan_in_the_padding(row_id, data):
 
 
 def assert_rows_one_by_one(measure, feed, measured_together, row_id):
-    """Each row of a batch, alone and with more padding, gives what it gives among the others."""
+    """Compare each row of a batch with the row alone and with more padding."""
     outputs, _, gradients = measured_together
     totals = jax.tree.map(np.zeros_like, gradients["parameters"])
     for i in range(3):
@@ -73,7 +73,7 @@ def assert_rows_one_by_one(measure, feed, measured_together, row_id):
 
 
 def each_way_to_feed_sequences():
-    """The first feed as sequences, and all of them if there are more."""
+    """Return the feeds with the first as sequences, and with all as sequences if there are more."""
     for row in ROWS:
         yield pytest.param(row, False, id=f"{row.id}-first")
         if len(row.feed) > 1:
@@ -82,13 +82,13 @@ def each_way_to_feed_sequences():
 
 @pytest.mark.parametrize("row, all_feeds", list(each_way_to_feed_sequences()))
 def test_sequences_are_respected_or_refused(row, all_feeds):
-    """What a layer does not know how to do with sequences it refuses, rather than counting padding in."""
+    """Refuse unsupported sequences, rather than include padding in the result."""
     feed = dict(row.feed)
     for name in list(feed)[: None if all_feeds else 1]:
         data = np.stack([feed[name]] * 3, axis=1)
         feed[name] = fluid.SequenceBatch(data, np.arange(len(data), dtype="int32") % 3 + 1)
     if row.name in ("dropout", "img_conv_group"):
-        return  # padding draws other masks, here as in any layer that draws
+        return  # padding draws other masks, here as in any random layer
     try:
         measure = Measured(row, feed)
     except errors.FluidError:
@@ -110,7 +110,7 @@ def sentiment():
 
 
 def regression():
-    """Normalised steps, scores over the steps of each sequence, operators between sequences, all the way to a loss."""
+    """Build normalised steps, scores over the steps of each sequence, and sequence operators, down to a loss."""
     x = layers.data("x", shape=[3], lod_level=1)
     hidden = layers.batch_norm(layers.fc(x, size=4, act="relu"))
     score = layers.sequence_softmax(layers.fc(hidden, size=1))
@@ -122,7 +122,7 @@ def regression():
 
 
 def recurrent():
-    """An LSTM and the block of a DynamicRNN over it."""
+    """Build an LSTM, and the block of a DynamicRNN over its outputs."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     label = layers.data("label", shape=[1], dtype="int64")
     hidden, _ = layers.dynamic_lstm(layers.fc(layers.embedding(words, size=[20, 4]), size=16), size=16)
@@ -140,7 +140,7 @@ def recurrent():
 
 
 def tagger():
-    """A window of words, scored by a CRF."""
+    """Build a window of words, scored by a CRF."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     tags = layers.data("tags", shape=[1], dtype="int64", lod_level=1)
     scores = layers.sequence_conv(layers.embedding(words, size=[20, 4]), num_filters=3)
@@ -155,7 +155,7 @@ LADDERS = (None, [8], [3, 13])
 
 @functools.cache
 def session_of(program, ladder):
-    """A session of the program with names for its two outputs."""
+    """Return a session of the program with names for its two outputs."""
 
     @functools.wraps(program)
     def named():
@@ -165,7 +165,7 @@ def session_of(program, ladder):
 
 
 def feed_of(program, lengths, rng):
-    """Rows of such lengths, and what else the program is fed."""
+    """Return rows of these lengths, and the other feeds of the program."""
     if program is regression:
         return {"x": [rng.normal(size=(n, 3)).astype("float32") for n in lengths]}
     feed = {"words": [rng.integers(0, 20, (n, 1)) for n in lengths]}
@@ -175,7 +175,7 @@ def feed_of(program, lengths, rng):
 
 
 def outcome(session, feed):
-    """Loss, the other output, and the gradients of the loss, of a program that changes nothing."""
+    """Return loss, the other output, and the gradients of the loss, of a program without updates."""
     (program,) = session.programs.values()
     fetch = ["loss", "other", *(f"{name}@GRAD" for name in program.parameters)]
     return [np.asarray(v) for v in session.run(program.name, feed, fetch=fetch, mode="test")]
@@ -190,12 +190,12 @@ def outcome(session, feed):
     seed=st.integers(0, 99),
 )
 def test_whole_programs_are_their_rows(program, lengths, ladder, more, seed):
-    """Losses and gradients of a batch are the means of those of its rows, in any bucket, with garbage behind them."""
+    """Compare losses and gradients of a batch with the means over its rows, in any bucket, with garbage as padding."""
     session = session_of(program, None if ladder is None else tuple(ladder))
     feed = feed_of(program, lengths, np.random.default_rng(seed))
     ragged = {n: spoilt(fluid.SequenceBatch.from_rows(v), more) if isinstance(v, list) else v for n, v in feed.items()}
     rows = [outcome(session, {n: v[i : i + 1] for n, v in feed.items()}) for i in range(3)]
-    # A mean over the steps of all sequences counts long ones more.
+    # A mean over the steps of all sequences weights long sequences more.
     weights = np.array(lengths) / sum(lengths) if program is regression else np.full(3, 1 / 3)
     for given_as in (feed, ragged):
         loss, other, *gradients = outcome(session, given_as)
@@ -205,7 +205,7 @@ def test_whole_programs_are_their_rows(program, lengths, ladder, more, seed):
 
 
 def trained(program, feed):
-    """Train for three steps; returns the results of the last one and all arrays."""
+    """Train for three steps, and return the results of the last step and all arrays."""
     session = fluid.Session(program)
     for _ in range(3):
         results = session.run(program, feed)
@@ -213,7 +213,7 @@ def trained(program, feed):
 
 
 def spoilt(value, more):
-    """The same sequences as a feed with more padding, which holds garbage."""
+    """Return the sequences as a feed with more padding, which holds garbage."""
     value = roomier(value, more)
     data = np.array(value.data)
     data[~np.asarray(value.mask)] = np.nan if data.dtype.kind == "f" else 10**6
@@ -222,7 +222,7 @@ def spoilt(value, more):
 
 @pytest.mark.parametrize("program", [sentiment, regression])
 def test_whole_programs(program):
-    """Training in a Session ends with the same arrays, whatever the padding of the feeds holds."""
+    """Train in a Session: the final arrays are equal for any padding of the feeds."""
     rng = np.random.default_rng(3)
     if program is sentiment:
         name, rows, feed = "words", [rng.integers(0, 20, (n, 1)) for n in (5, 1, 8)], {"label": [[0], [1], [1]]}

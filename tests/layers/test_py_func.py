@@ -1,4 +1,4 @@
-"""Python functions inside programs: results, gradients, and what is said when they return something else."""
+"""Python functions inside programs: results, gradients, and errors for undeclared results."""
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ def looks(x, width):
 
 
 def slopes(program, **feed):
-    """The outputs, and the gradients of the sum of the first one."""
+    """Return the outputs, and the gradients of the sum of the first output."""
     found = fluid.Program(program)
 
     def total(feed):
@@ -49,7 +49,7 @@ def test_several_arrays_go_in_and_come_out():
     np.testing.assert_allclose(found["y"], np.zeros((4, 3)))
 
 
-def test_what_the_gradient_does_not_need_is_left_out():
+def test_skipped_inputs_are_not_passed_to_backward():
     seen = []
 
     def back(*values):
@@ -70,14 +70,14 @@ def test_what_the_gradient_does_not_need_is_left_out():
     assert seen == [1, 2], "x stands for the input and for the result; out for the result alone"
 
 
-def test_without_a_gradient_none_passes():
+def test_no_backward_function_means_zero_gradients():
     ids = np.array([[1], [0], [2], [1]])
     (taken,), found = slopes(lambda: layers.py_func(np.add, feeds(x=X, i=ids), feeds(x=X)[0]), x=X, i=ids)
     np.testing.assert_allclose(taken, X + ids, rtol=1e-6)
     np.testing.assert_array_equal(found["x"], np.zeros_like(X))
 
 
-def test_a_function_without_a_result_is_called_for_what_it_does():
+def test_functions_without_results_run_for_side_effects():
     seen = []
 
     def program():
@@ -90,7 +90,7 @@ def test_a_function_without_a_result_is_called_for_what_it_does():
     assert seen == [pytest.approx(X.sum(), rel=1e-5)]
 
 
-def test_other_shapes_than_were_told_are_refused():
+def test_results_of_undeclared_shape_are_refused():
     with pytest.raises(Exception, match=r"returned \(4, 1\); expected \(4, 2\), as out= says"):
         run(lambda: layers.py_func(lambda v: v[:, :1], feeds(x=X)[0], looks(feeds(x=X)[0], 2)), {"x": X})
 
@@ -103,6 +103,6 @@ def test_other_shapes_than_were_told_are_refused():
         (lambda x: layers.py_func(np.sinh, x, out=(4, 3)), "has no shape and dtype"),
     ],
 )
-def test_mistakes(build, message):
+def test_wrong_arguments_raise_type_errors(build, message):
     with pytest.raises(errors.ArgumentTypeError, match=message):
         fluid.Program(lambda: build(*feeds(x=X)))

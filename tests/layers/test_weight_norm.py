@@ -1,4 +1,4 @@
-"""Parameters that are trained as a length and a direction, against the formula."""
+"""Parameters trained as length and direction: compared with the formula."""
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ def test_of_fc(dim, shape):
     np.testing.assert_allclose(done.outputs[0], X @ weight(arrays["w_g"], arrays["w_v"], dim), rtol=1e-5, atol=1e-6)
 
 
-def test_of_filters_with_settings_of_their_own():
+def test_filter_settings_hold_for_length_and_direction():
     image = real(2, 3, 5, 5)
     attr = fluid.WeightNormParamAttr(0, initializer=fluid.initializer.Normal(0.0, 0.1), learning_rate=0.5)
 
@@ -46,13 +46,13 @@ def test_of_filters_with_settings_of_their_own():
     assert all(np.abs(np.asarray(v) - before[n]).max() > 0 for n, v in trainer.params.items())
 
 
-def test_one_name_is_one_weight():
+def test_equal_names_share_a_weight():
     attr = fluid.WeightNormParamAttr(1, name="w")
     twice = fluid.Program(lambda: layers.fc(layers.fc(feeds(x=X)[0], 4, param_attr=attr), 4, param_attr=attr))
     assert list(twice.parameters) == ["w_g", "w_v", "fc_0.b_0", "fc_1.b_0"]
 
 
-def test_mistakes():
+def test_wrong_uses_raise_argument_errors():
     with pytest.raises(errors.ArgumentError, match=r"dim=2\) of a parameter of shape \[4, 3\]"):
         fluid.Program(lambda: layers.fc(feeds(x=X)[0], 3, param_attr=fluid.WeightNormParamAttr(2)))
     ids = np.array([[1], [2]])

@@ -1,4 +1,4 @@
-"""Arguments that count something: any integer type will do, and what is no count is refused by name."""
+"""Arguments that are counts: any integer type is accepted, and other values are refused by name."""
 
 import re
 
@@ -13,7 +13,7 @@ from fluid import errors, layers
 STEPS = {"x": SEQUENCE_ROWS[0].feed["x"]}
 IDS = {"x": fluid.SequenceBatch(np.array([[1, 2], [3, 0]]), np.array([2, 1]))}
 
-# How to call a layer with a count; a count that is possible; the least one.
+# The call of a layer with a count; a valid count; the smallest valid count.
 COUNTS = {
     "attention_cache.max_length": (lambda x, n: layers.attention_cache(4, n, 2, 2).keys, X, 5, 1),
     "auc.num_thresholds": (lambda x, y, n: layers.auc(x, y, num_thresholds=n)[0], CHANCES, 9, 1),
@@ -63,7 +63,7 @@ def test_integers_of_any_type_count(name):
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("wrong", ["too small", 1.5, "2", True])
-def test_what_is_no_count_is_refused(name, wrong):
+def test_values_that_are_no_count_are_refused(name, wrong):
     argument, least = name.partition(".")[2], COUNTS[name][3]
     value = least - 1 if wrong == "too small" else wrong
     said = re.escape(f"({argument}={value!r}): expected a whole number from {least} ")

@@ -1,4 +1,4 @@
-"""Mean average precision, against counting detections one by one and against scikit-learn."""
+"""Mean average precision: compared with detections counted one at a time, and with scikit-learn."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ CLASSES = 3
 
 
 def images(count, seed):
-    """For each image `(found, labels, boxes, difficult)`; detections are near objects, or anywhere."""
+    """Return for each image `(found, labels, boxes, difficult)`; detections are near objects, or anywhere."""
     rng = np.random.default_rng(seed)
     result = []
     for i in range(count):
@@ -34,7 +34,7 @@ def images(count, seed):
 
 
 def counted(rows, label, overlap, difficult_too):
-    """Scores of the detections of a class, whether each is right, and how many objects there are."""
+    """Return scores of a class's detections, whether each is correct, and the number of objects."""
     scores, right, positives = [], [], 0
     for found, labels, boxes, difficult in rows:
         own = [k for k in range(len(labels)) if labels[k, 0] == label]
@@ -72,7 +72,7 @@ def test_integral_against_scikit_learn(seed, overlap, difficult_too, background,
     for label in range(CLASSES):
         scores, right, positives = counted(rows, label, overlap, difficult_too)
         if positives and label != background:
-            # What is never found has no score there; it makes the recall, and the area under it, smaller.
+            # Objects without a detection have no score there; they reduce the recall, and the area under the curve.
             share = sum(right) / positives
             precisions.append(average_precision_score(right, scores) * share if any(right) else 0.0)
     metric = DetectionMAP("found", CLASSES, background, overlap, difficult_too)
@@ -94,8 +94,8 @@ def test_eleven_points(seed):
     assert found == pytest.approx(np.mean(precisions) if precisions else 0.0)
 
 
-def test_bounds():
-    """Everything found is 1, nothing found is 0, and so is what is found in another image."""
+def test_perfect_and_empty_detections_score_1_and_0():
+    """Score 1 for perfect detections, and 0 for no detections and for detections in another image."""
     rows = images(6, 3)
     perfect = [
         (np.concatenate([labels, np.full((len(labels), 1), 0.9), boxes], axis=1), labels, boxes, None)
@@ -108,8 +108,8 @@ def test_bounds():
     assert fed(DetectionMAP(background_label=-1), moved, 4, False) < 0.3
 
 
-def test_streamed_over_a_test_whatever_the_batch_size():
-    """From sequence batches, as they come out of a program."""
+def test_streamed_map_is_independent_of_batch_size():
+    """Update from sequence batches, as a program returns them."""
 
     def program():
         found = layers.data("found", shape=[6], lod_level=1)
@@ -129,7 +129,7 @@ def test_streamed_over_a_test_whatever_the_batch_size():
         assert found["map"] == pytest.approx(want, abs=1e-6) and want > 0
 
 
-def test_reset():
+def test_reset_forgets_all_detections():
     metric = DetectionMAP()
     rows = images(4, 1)
     once = fed(metric, rows, 4, False)
@@ -152,12 +152,12 @@ BOX = [[0, 0, 1, 1]]
         (lambda metric: metric.update([[[-1, 0.5, 0, 0, 1, 1]]], [[[1]]], [BOX]), "classes from -1"),
     ],
 )
-def test_mistakes(update, message):
+def test_wrong_updates_raise_argument_errors(update, message):
     with pytest.raises(errors.ArgumentError, match=message):
         update(DetectionMAP(class_num=3))
 
 
-def test_settings_that_are_none():
+def test_unknown_settings_are_refused():
     with pytest.raises(errors.ArgumentError, match="11point"):
         DetectionMAP(ap_version="7point")
     with pytest.raises(errors.ArgumentTypeError, match=r"\.of\("):

@@ -1,4 +1,4 @@
-"""Metrics against scikit-learn and by hand, alone and streamed over a Trainer's test."""
+"""Metrics: compared with scikit-learn and by hand, alone and streamed over a Trainer's test."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_predictions_that_are_no_probabilities_are_refused(metric):
         metric().update(preds=[-2.0, 3.0], labels=[0, 1])
 
 
-def test_auc_of_two_columns_is_that_of_the_second():
+def test_auc_of_two_columns_uses_the_second():
     both = metrics.Auc()
     both.update(preds=np.stack([1 - PREDS, PREDS], axis=1), labels=LABELS[:, None])
     assert both.eval() == pytest.approx(roc_auc_score(LABELS, PREDS), abs=1e-2)
@@ -87,7 +87,7 @@ def test_composite_and_reset():
 
 
 @pytest.mark.parametrize("batch_size", [1, 33, 500])
-def test_streamed_over_a_test_whatever_the_batch_size(batch_size):
+def test_streamed_metrics_are_independent_of_batch_size(batch_size):
     def program():
         x, label = fluid.layers.data("x", shape=[1]), fluid.layers.data("label", shape=[1], dtype="int64")
         logit = fluid.layers.fc(x, 1, param_attr=fluid.initializer.Constant(2.0))
@@ -105,7 +105,7 @@ def test_streamed_over_a_test_whatever_the_batch_size(batch_size):
     assert found["recall"] == pytest.approx(recall_score(LABELS, x[:, 0] >= 0))
 
 
-def test_mistakes():
+def test_wrong_arguments_raise_argument_errors():
     with pytest.raises(errors.ArgumentError, match="0 or 1"):
         metrics.Precision().update(preds=[0.5], labels=[2])
     with pytest.raises(errors.ArgumentError, match="2 labels"):
@@ -127,7 +127,7 @@ def test_mistakes():
 @pytest.mark.parametrize(
     "kind", ["Accuracy", "Precision", "Recall", "Auc", "ChunkEvaluator", "EditDistance", "CompositeMetric"]
 )
-def test_a_metric_that_has_measured_nothing_can_be_shown_and_told_what_it_lacks(kind):
+def test_an_unused_metric_has_a_repr_and_hint(kind):
     metric = getattr(metrics, kind)()
     assert repr(metric) == f"{kind}()"
     assert repr(metric.of(preds="p", labels="y")) == f"{kind}().of(preds='p', labels='y')"
@@ -135,7 +135,7 @@ def test_a_metric_that_has_measured_nothing_can_be_shown_and_told_what_it_lacks(
         metrics.names_of({"a": metric})
 
 
-def test_composite_metrics_stay_those_of_the_caller():
+def test_bound_composites_leave_the_given_metrics_unchanged():
     precision, both = metrics.Precision(), metrics.CompositeMetric()
     both.add_metric(precision)
     both.update(preds=[0.9, 0.8], labels=[1, 0])
@@ -176,7 +176,7 @@ def test_thresholds_that_make_no_sense(count):
 
 
 @pytest.mark.parametrize("count", [1, 4, 200])
-def test_thresholds_mean_the_same_in_the_layer_and_in_the_metric(count):
+def test_thresholds_of_layer_and_metric_agree(count):
     def program():
         p = fluid.layers.data("p", shape=[1])
         label = fluid.layers.data("label", shape=[1], dtype="int64")

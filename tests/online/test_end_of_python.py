@@ -1,4 +1,4 @@
-"""A script that ends without a word to its OnlineTrainer leaves what a killed one does, and its own exit status."""
+"""Scripts that end without closing their OnlineTrainer: equal to a kill, with the script's exit status."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ sys.exit(3)
 """
 
 
-def test_python_ends_in_the_middle_of_a_training_that_goes_on_exactly(tmp_path):
+def test_training_resumes_exactly_after_an_abrupt_exit(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", FORGETFUL, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -1,4 +1,4 @@
-"""A Trainer with its readers that runs elsewhere: HostedTrainer, `python -m fluid remote`, and RemoteTrainer."""
+"""Trainers hosted elsewhere with their readers: HostedTrainer, `python -m fluid remote`, and RemoteTrainer."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ def endless():
 
 
 def losses(count):
-    """The losses of the first steps of a Session."""
+    """Return the losses of the first steps of a Session."""
     session = trainer().session
     return [float(session.step(FEEDS[i % 2]).loss) for i in range(count)]
 
@@ -55,7 +55,7 @@ def of_steps(events):
     return [event["metrics"]["loss"] for event in events if event["event"] == "EndStepEvent"]
 
 
-def test_a_remote_training_is_that_of_a_session(serve, tmp_path):
+def test_a_remote_training_matches_a_session(serve, tmp_path):
     remote = serve(MINIBATCHES, MINIBATCHES)
     assert remote.status()["state"] == "stopped"
     remote.train(num_epochs=2)
@@ -74,7 +74,7 @@ def test_a_remote_training_is_that_of_a_session(serve, tmp_path):
     assert "fluid_online_steps_total 6.0" in remote.metrics()
 
 
-def test_a_paused_training_goes_on_where_it_was(serve):
+def test_a_paused_training_resumes_at_its_step(serve):
     remote = serve(endless, MINIBATCHES)
     remote.train()
     events = remote.events()
@@ -174,7 +174,7 @@ def test_the_command_hosts_a_trainer(tmp_path):
         process.wait()
 
 
-def test_the_command_says_what_the_function_returns(tmp_path):
+def test_the_command_refuses_a_wrong_return_value(tmp_path):
     (tmp_path / "other_net.py").write_text(MODULE)
     with pytest.raises(errors.ArgumentError, match=r"returned a Trainer, expected a Trainer and what it reads"):
         made(f"{tmp_path / 'other_net.py'}:wrong")

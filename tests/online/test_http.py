@@ -1,4 +1,4 @@
-"""An OnlineTrainer behind HTTP: rows as lines and tensors, verbs, limits, tokens; and RemoteTrainer, which asks it."""
+"""OnlineTrainer over HTTP: rows as lines and tensors, verbs, limits, tokens; and its client RemoteTrainer."""
 
 import gc
 import http.client
@@ -101,7 +101,7 @@ def test_rows_in_half_precision(server, online):
     assert {entry.body for entry in entries} == {online.rows.pack([(1.0, 3.0), (2.0, 5.0)]).body}
 
 
-def test_row_65_rows_have_a_limit_of_bytes_when_they_are_padded(tmp_path):
+def test_row_65_padded_rows_have_a_byte_limit(tmp_path):
     with make(tmp_path, function=program, batch_size=4) as online, online.serve(port=0, max_body=1400) as server:
         row = {"x": [0, 0, 0], "words": [1], "y": [0]}
         lines = [json.dumps(row | {"words": [1] * length}) for length in [1] * 30 + [8]]
@@ -172,7 +172,7 @@ def test_row_50_bad_requests_add_nothing(server, online, body, headers, status, 
     | st.lists(st.dictionaries(st.sampled_from("xyz"), st.recursive(st.none() | st.floats() | st.text(), st.lists)))
     .map(lambda rows: "\n".join(map(json.dumps, rows)).encode())
 )  # fmt: skip
-def test_whatever_is_sent_is_accepted_or_refused(server, body):
+def test_any_body_is_accepted_or_refused(server, body):
     status, told = send(server, body, LINES)
     assert status in (200, 400, 413) and ("error" in told) == (status != 200)
 
@@ -231,7 +231,7 @@ def test_bad_rows_are_the_same_error_from_afar(remote, online):
         assert str(here.value) == re.sub(r" \(declared at [^)]*\)", "", str(there.value))
 
 
-def test_row_49_a_full_journal_says_when_to_send_again(server, online, remote):
+def test_row_49_a_full_journal_answers_429_until_drained(server, online, remote):
     remote.pause()
     while True:
         status, body = raw(server, post("/rows", b'{"x": 1, "y": 1}\n' * 40, LINES))
@@ -240,7 +240,7 @@ def test_row_49_a_full_journal_says_when_to_send_again(server, online, remote):
     assert status == 429 and json.loads(body)["kind"] == "JournalFullError"
     with pytest.raises(errors.JournalFullError, match="rows wait to be trained on, of 100"):
         remote.send(points(80), wait=0)
-    # Who may wait tries again, until training has made room.
+    # A client that may wait retries until training has freed capacity.
     sending = threading.Thread(target=lambda: online.resume())
     sending.start()
     assert remote.send(points(80), wait=120) == online.status()["accepted"] - 80
@@ -300,15 +300,15 @@ def test_a_port_that_is_taken(online, server):
         online.serve(port=int(server.url.rpartition(":")[2]))
 
 
-def test_every_request_is_one_line_of_json(server, caplog):
+def test_each_request_logs_a_line_of_json(server, caplog):
     with caplog.at_level(logging.INFO, "fluid.serving.access"):
         send(server, GOOD, LINES)
-        ask(server, get("/health/live"))  # by now it is written
+        ask(server, get("/health/live"))  # the log line is written by now
     told = [json.loads(record.getMessage()) for record in caplog.records]
     assert ("/rows", 200, len(GOOD)) in [(line["path"], line["status"], line["received"]) for line in told]
 
 
-def test_what_is_no_server(server):
+def test_wrong_server_addresses_raise_named_errors(server):
     with pytest.raises(errors.ArgumentError, match="expected that of a server"):
         fluid.RemoteTrainer("localhost:8001")
     with pytest.raises(errors.RemoteError, match="does not answer"):
@@ -386,7 +386,7 @@ def test_mistakes_in_a_shell(in_tmp, monkeypatch, capsys, arguments, why):
     sys.modules.pop("net", None)
 
 
-def test_garbage_is_not_looked_for_in_jax_while_rows_are_read(in_tmp, monkeypatch):
+def test_serving_freezes_the_garbage_collector(in_tmp, monkeypatch):
     class Server:
         url = "http://127.0.0.1:1"
 

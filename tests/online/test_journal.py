@@ -1,4 +1,4 @@
-"""The journal: what it has accepted it keeps, in order, once; and what it says when it cannot."""
+"""Journal: accepted rows are kept in order and exactly once, and failures are reported."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from fluid import errors
 from fluid.online.journal import Accepted, Journal
 
 SETTINGS = {"batch_size": 2}
-# `make soak` flips a bit of every byte; the ordinary suite of one of so many.
+# `make soak` flips a bit of every byte; the ordinary suite flips a bit of some bytes.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "997"))
 
 
@@ -29,7 +29,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_journal(path):
-    """Open the journal: `open_journal(max_rows=3)`; all are closed in the end."""
+    """Open the journal: `open_journal(max_rows=3)`; close all journals at the end."""
     opened = []
 
     def open_one(**options):
@@ -43,10 +43,10 @@ def open_journal(path):
 
 @settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=12), st.data())
-def test_what_was_accepted_is_read_in_order_also_by_the_next_process(tmp_path_factory, sent, data):
+def test_accepted_rows_are_read_in_order_after_reopening(tmp_path_factory, sent, data):
     path = tmp_path_factory.mktemp("journal") / "journal.db"
     expected = []
-    # Hypothesis may end an example wherever it draws, so that a plain close() would not be reached.
+    # Hypothesis may end an example at any draw, so a plain close() might not be reached.
     with contextlib.closing(Journal(path, SETTINGS)) as journal:
         for number, (rows, again) in enumerate(sent):
             body = bytes([number]) * 3
@@ -74,7 +74,7 @@ def test_a_commit_waits_for_the_disk(open_journal):
     assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
-def test_row_51_one_process_at_a_time(open_journal, path):
+def test_row_51_a_second_process_is_refused(open_journal, path):
     open_journal()
     with pytest.raises(errors.JournalError, match="another OnlineTrainer is at work there"):
         open_journal()
@@ -105,7 +105,7 @@ def test_row_49_a_full_journal(open_journal):
     assert journal.append(b"b", 0, 1, key="b") == Accepted(6, False)
 
 
-def test_row_50_one_key_stands_for_the_same_rows(open_journal):
+def test_row_50_a_repeated_key_needs_equal_rows(open_journal):
     journal = open_journal(max_keys=2)
     journal.append(b"a", 0, 1, key="one")
     with pytest.raises(errors.OnlineError, match="other rows were sent with the key 'one' before"):
@@ -162,7 +162,7 @@ def test_row_51_changed_on_the_disk(open_journal, path):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Folders as a process leaves them that is killed at some moments; each holds the rows 0 to 5, or 2 to 5."""
+    """Return folders as left by a process killed at certain moments; each holds the rows 0 to 5, or 2 to 5."""
     base = tmp_path_factory.mktemp("killed")
     (base / "now").mkdir()
     with contextlib.closing(Journal(base / "now" / "journal.db", SETTINGS)) as journal:
@@ -183,7 +183,7 @@ def sent(number):
 
 
 def flipped(path):
-    """Contents of a file with one bit that differs, and at which byte."""
+    """Yield byte indices, and the contents of a file with a flipped bit in this byte."""
     content = path.read_bytes()
     for place in range(0, len(content), STRIDE if len(content) > 100 else 1):
         yield place, content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
@@ -194,7 +194,7 @@ def flipped(path):
     [(s, n) for s in ("rows in the WAL", "rows in both") for n in ("journal.db", "journal.db-wal", "journal.last")]
     + [("closed", "journal.db")],
 )
-def test_row_51_every_flipped_bit_leaves_the_same_rows_or_is_an_error(killed, tmp_path, state, name):
+def test_row_51_flipped_bits_keep_rows_or_raise(killed, tmp_path, state, name):
     noticed = 0
     for place, content in flipped(killed / state / name):
         folder = pathlib.Path(shutil.copytree(killed / state, tmp_path / str(place)))
@@ -205,7 +205,7 @@ def test_row_51_every_flipped_bit_leaves_the_same_rows_or_is_an_error(killed, tm
                 assert [tuple(entry) for entry in journal.read(2, 6)] == [(n, 1, 10, sent(n)[0]) for n in range(2, 6)]
                 assert journal.note("reader") == "[5]"
                 for number in range(6):
-                    with contextlib.suppress(errors.OnlineError):  # other rows are said to have had this key
+                    with contextlib.suppress(errors.OnlineError):  # the key belongs to other rows
                         assert journal.append(*sent(number)) == (number, True), place
         except errors.JournalError:
             noticed += 1
@@ -214,7 +214,7 @@ def test_row_51_every_flipped_bit_leaves_the_same_rows_or_is_an_error(killed, tm
 
 
 @pytest.mark.parametrize("changed", ["flipped", "removed", "emptied"])
-def test_row_51_rows_that_were_acknowledged_and_are_not_there_are_named(killed, tmp_path, changed, caplog):
+def test_row_51_missing_acknowledged_rows_are_named(killed, tmp_path, changed, caplog):
     folder = pathlib.Path(shutil.copytree(killed / "rows in the WAL", tmp_path / "copy"))
     wal = folder / "journal.db-wal"
     content = wal.read_bytes()
@@ -233,7 +233,7 @@ def test_row_51_rows_that_were_acknowledged_and_are_not_there_are_named(killed, 
     assert "journal.last is damaged" in caplog.text
 
 
-def test_a_journal_of_an_earlier_version_is_read_and_gets_what_it_lacks(killed, tmp_path):
+def test_a_journal_of_an_earlier_version_is_upgraded(killed, tmp_path):
     folder = pathlib.Path(shutil.copytree(killed / "closed", tmp_path / "copy"))
     (folder / "journal.last").unlink()
     body = sent(3)[0]
@@ -288,7 +288,7 @@ def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):
 
 
 def appended_together(journal, asked):
-    """Append from as many threads, all of which have come before the first can; what became of each, in order."""
+    """Append from as many threads, which all queue before the first append; return the outcomes, in order."""
     found = [None] * len(asked)
 
     def append(place):
@@ -308,7 +308,7 @@ def appended_together(journal, asked):
     return found
 
 
-def test_what_many_append_at_once_is_on_disk_before_each_is_told_by_one_transaction(open_journal, path):
+def test_concurrent_appends_are_durable_before_each_returns(open_journal, path):
     journal = open_journal(max_rows=9, max_bytes=100)
     journal.append(b"before", 0, 1, key="known")
     said = []
@@ -334,7 +334,7 @@ def test_what_many_append_at_once_is_on_disk_before_each_is_told_by_one_transact
         ]  # fmt: skip
 
 
-def test_row_49_what_is_too_large_for_the_disk_keeps_nothing_else_out(open_journal):
+def test_row_49_an_oversized_request_blocks_no_other_request(open_journal):
     journal = open_journal()
     pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
     journal._db.execute(f"PRAGMA max_page_count = {pages + 2}")

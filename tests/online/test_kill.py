@@ -1,4 +1,4 @@
-"""An OnlineTrainer whose process is killed while clients send: no accepted row is lost, or trained on twice."""
+"""OnlineTrainer killed while clients send: no accepted row is lost, or trained on twice."""
 
 import os
 import pathlib
@@ -23,17 +23,17 @@ pytestmark = pytest.mark.slow
 
 
 class Killed:
-    """A server that is killed at some moments, and started again each time.
+    """A server that is killed at given moments, and restarted each time.
 
     Args:
       folder: of the OnlineTrainer.
       environment: of its processes.
-      moments: of each process that is killed: after how many lines and how many seconds after these, or None; else
-        after how many accepted requests, before it has answered the last one.
+      moments: of each killed process: after a number of lines and a number of seconds after these, or None; or after a
+        number of accepted requests, before the response to the last request.
 
     Attributes:
-      steps: the rows of each step, as the processes said.
-      kills: how many have died.
+      steps: the rows of each step, as the processes reported.
+      kills: the number of killed processes.
     """
 
     def __init__(self, folder, environment, moments):
@@ -53,7 +53,7 @@ class Killed:
         return self
 
     def __exit__(self, *exception):
-        """Tell the last one to end, as a container does."""
+        """Terminate the last process, as a container does."""
         self._moments.clear()
         self.wait(lambda: self._url)
         self._process.send_signal(signal.SIGTERM)
@@ -62,18 +62,18 @@ class Killed:
             raise self._failure
 
     def wait(self, until):
-        """Wait for something that processes say; returns what it was."""
+        """Wait until the processes report an event, and return the event."""
         with self._changed:
             self._changed.wait_for(lambda: until() or not self._thread.is_alive())
             assert until(), self._failure
             return until()
 
     def send(self, rows, key):
-        """Send rows until there is an answer, whichever process gives it."""
+        """Send rows until there is a response, from any process."""
         while True:
             try:
                 return fluid.RemoteTrainer(self.wait(lambda: self._url)).send(rows, key, wait=0)
-            except errors.RemoteError:  # it was killed meanwhile; nobody knows whether the rows were accepted
+            except errors.RemoteError:  # the server was killed meanwhile; the rows may or may not be accepted
                 continue
 
     def _run(self):
@@ -87,7 +87,7 @@ class Killed:
                 self._changed.notify_all()
 
     def _run_once(self, moment):
-        """One process, which is killed at its moment, or lives on."""
+        """Run a process that is killed at its moment, or survives."""
         after, accepted = moment or (None, None)
         command = [sys.executable, str(SCRIPT), str(self._folder), *([str(accepted)] if accepted else [])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environment) as process:
@@ -108,7 +108,7 @@ class Killed:
             if words[0] == "url":
                 self._url = words[1]
             elif words[0] == "step":
-                # A step that is done again has the same rows, and none is left out.
+                # A repeated step has equal rows, and no row is skipped.
                 assert int(words[1]) <= len(self.steps)
                 assert self.steps.setdefault(int(words[1]), words[2]) == words[2]
             self._changed.notify_all()
@@ -119,7 +119,7 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def test_row_48_killed_at_any_moment_every_accepted_row_is_trained_on_once(tmp_path, environment):
+def test_row_48_killed_trainers_train_each_accepted_row_once(tmp_path, environment):
     rng = np.random.default_rng(KILLS)
     after = [(int(rng.integers(1, 12)), float(rng.uniform(0, 0.1))) for _ in range(KILLS)]
     accepted = rng.integers(1, 5, KILLS).tolist()

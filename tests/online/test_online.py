@@ -1,4 +1,4 @@
-"""OnlineTrainer in one process: what is trained on, what the verbs do, what it says to mistakes."""
+"""OnlineTrainer in a single process: training data, verbs, and errors."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ from fluid.serving import protocol
 
 @pytest.fixture
 def opened(tmp_path):
-    """Make an OnlineTrainer in a folder: `opened(test_every=None)`; all are closed in the end."""
+    """Make an OnlineTrainer in a folder: `opened(test_every=None)`; close all trainers at the end."""
     made = []
 
     def open_one(folder="online", **options):
@@ -33,21 +33,21 @@ def rows_of(columns):
 
 
 def trained_on(online):
-    """Start, and wait until all whole minibatches are trained on; returns the status."""
+    """Start, wait until all whole minibatches are trained on, and return the status."""
     online.start()
     while online.save()["state"] == "training":
         pass
-    return online.save()  # steps between the last checkpoint and the look at the state are saved by this one
+    return online.save()  # this call saves the steps after the last checkpoint
 
 
 def weights(online):
-    """The parameters in the newest checkpoint."""
+    """Return the parameters in the newest checkpoint."""
     config = fluid.CheckpointConfig(online._path / "checkpoints")
     trainer = fluid.Trainer(line, fluid.optimizer.SGD(0.1), checkpoint_config=config)
     return {name: np.asarray(value) for name, value in trainer.params.items()}
 
 
-def test_it_trains_on_the_minibatches_of_the_stream_and_tests_on_the_other_rows(opened):
+def test_stream_rows_are_trained_or_tested_by_position(opened):
     data = points(31)
     online = opened(test_window=2)
     online.send({name: column[:20] for name, column in data.items()})
@@ -61,7 +61,7 @@ def test_it_trains_on_the_minibatches_of_the_stream_and_tests_on_the_other_rows(
     weight, bias, tests = 0.0, 0.0, []
     start = fluid.Trainer(line, fluid.optimizer.SGD(0.1)).params
     weight, bias = (float(np.ravel(start[name])[0]) for name in ("guess.w_0", "guess.b_0"))
-    held_out = {0: [], 1: [4], 2: [9], 3: [14], 4: [19], 5: [24]}  # before which minibatch which row is tested on
+    held_out = {0: [], 1: [4], 2: [9], 3: [14], 4: [19], 5: [24]}  # rows that are tested before each minibatch
     x, y = data["x"][:, 0].astype("float64"), data["y"][:, 0].astype("float64")
     for number, batch in enumerate(divided(list(range(31)))):
         tests += [(weight * x[row] + bias - y[row]) ** 2 for row in held_out[number]]
@@ -74,7 +74,7 @@ def test_it_trains_on_the_minibatches_of_the_stream_and_tests_on_the_other_rows(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
-def test_other_users_can_neither_read_the_rows_nor_write_to_the_folder(opened, tmp_path):
+def test_files_are_private_to_the_user(opened, tmp_path):
     (tmp_path / "online").mkdir()
     (tmp_path / "online").chmod(0o777)
     opened().send(points(3))
@@ -85,7 +85,7 @@ def test_other_users_can_neither_read_the_rows_nor_write_to_the_folder(opened, t
     assert len(modes) == 3 and set(modes.values()) == {"0o600"}
 
 
-def test_verbs_change_nothing_of_what_is_trained(opened):
+def test_pause_stop_and_start_do_not_change_training(opened):
     data = points(60)
     whole = opened("whole", checkpoint_every=100)
     whole.send(data)
@@ -110,7 +110,7 @@ def test_verbs_change_nothing_of_what_is_trained(opened):
         assert value.tobytes() == weights(online)[name].tobytes(), name
 
 
-def test_paused_and_stopped_it_accepts_rows_and_trains_on_none(opened):
+def test_paused_and_stopped_trainers_only_accept_rows(opened):
     online = opened()
     online.start()
     online.pause()
@@ -121,7 +121,7 @@ def test_paused_and_stopped_it_accepts_rows_and_trains_on_none(opened):
     assert trained_on(online)["steps"] == 5
 
 
-def test_it_continues_in_another_process(opened, tmp_path):
+def test_reopened_trainers_continue_at_their_step(opened, tmp_path):
     first = opened()
     first.send(points(30), key="all")
     steps = trained_on(first)["steps"]
@@ -139,7 +139,7 @@ def test_rows_that_no_checkpoint_needs_are_dropped(opened):
         online.send(points(5, seed))
         trained_on(online)
     saved = sorted(int(name) for name in os.listdir(online._path / "checkpoints") if name.isdigit())
-    # Three checkpoints are kept. The last minibatch of the oldest one is read again by who continues there.
+    # Three checkpoints are kept. A trainer that continues at the oldest checkpoint reads its last minibatch again.
     needed = online._split.start(saved[0] - 1)
     assert len(saved) == 3 and needed - 5 < online._journal.held <= needed
     online.stop()
@@ -152,7 +152,7 @@ def test_versions_are_published(opened, tmp_path):
     online = opened(publish_to=tmp_path / "models", fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(30))
     trained_on(online)
-    (tmp_path / "models" / ".3.writing").mkdir(parents=True)  # as a process leaves it that was killed
+    (tmp_path / "models" / ".3.writing").mkdir(parents=True)  # as a killed process leaves the folder
     assert online.publish()["published"] == 6 == online.publish()["published"]
     assert sorted(os.listdir(tmp_path / "models")) == ["6"]
     online.stop()
@@ -165,7 +165,7 @@ def test_versions_are_published(opened, tmp_path):
         online.publish()
 
 
-def test_without_names_a_version_is_what_does_not_depend_on_labels(opened, tmp_path):
+def test_published_versions_need_no_labels_by_default(opened, tmp_path):
     online = opened(publish_to=tmp_path / "models", export={"platforms": ["cpu"]})
     online.send(points(8))
     trained_on(online)
@@ -178,14 +178,14 @@ def test_versions_are_published_by_themselves(opened, tmp_path, caplog):
     online = opened(publish_to=tmp_path / "models", publish_every=2, fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(25))
     assert trained_on(online)["steps"] == 5
-    # Due after 2 and 4 steps; a minibatch that has been read by then is trained on first.
+    # Due after 2 and 4 steps; a minibatch that is already read is trained on first.
     first, second = sorted(map(int, os.listdir(tmp_path / "models")))
     assert first in (2, 3) and second in (4, 5)
     (tmp_path / "models").rename(tmp_path / "moved")
     (tmp_path / "models").write_text("in the way")
     online.send(points(5))
     assert trained_on(online)["steps"] == 6
-    online.stop()  # what is to be done after the last step is done by then
+    online.stop()  # all work after the last step is done by now
     assert "nothing was published after 6 steps" in caplog.text
 
 
@@ -209,7 +209,7 @@ def test_rows_of_a_reader_are_accepted_once(opened):
         again.send_all(fluid.reader.arrays(points(30), batch_size=5), name="more than there is room for")
 
 
-def test_a_reader_that_breaks_off_goes_on_where_it_was(opened):
+def test_a_failed_reader_resumes_after_accepted_rows(opened):
     data = rows_of(points(12))
 
     def broken():
@@ -224,7 +224,7 @@ def test_a_reader_that_breaks_off_goes_on_where_it_was(opened):
     assert online.status()["accepted"] == 12
 
 
-def test_who_waits_for_room_gets_it(opened):
+def test_waiting_senders_succeed_after_rows_are_trained(opened):
     online = opened(max_rows=8)
     online.send(points(8))
     with pytest.raises(errors.JournalFullError):
@@ -236,7 +236,7 @@ def test_who_waits_for_room_gets_it(opened):
     assert online.status()["accepted"] == 12
 
 
-def test_what_a_handler_raises_ends_the_training_and_start_goes_on(opened):
+def test_start_resumes_after_a_handler_error(opened):
     class Breaks(fluid.Handler):
         broken = False
 
@@ -273,7 +273,7 @@ def test_a_handler_may_end_the_training(opened):
     assert "a handler asked for what is done between two steps" in str(asked[0].value)
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told(opened, monkeypatch):
+def test_unwritable_checkpoints_raise_on_save(opened, monkeypatch):
     online = opened()
     online.send(points(10))
     online.start()
@@ -300,7 +300,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(opened, monkeypatch):
         ([(1.0, float("inf"))], errors.FeedError, "feed 'y': found NaN or an infinity"),
     ],
 )
-def test_row_50_bad_rows_are_refused_as_a_whole(opened, rows, kind, why):
+def test_row_50_bad_rows_refuse_the_whole_request(opened, rows, kind, why):
     online = opened()
     with pytest.raises(kind, match=why):
         online.send([(1.0, 1.0), *rows] if isinstance(rows, list) and rows else rows)
@@ -335,7 +335,7 @@ def test_sequences_have_a_limit(opened):
 
 
 @pytest.mark.parametrize("lengths", [[1_000_000], [-1], [-5], [2, 2], [], [[2]]])
-def test_lengths_that_do_not_fit_the_padded_data_are_refused(lengths):
+def test_lengths_beyond_the_padded_data_are_refused(lengths):
     rows = RowFormat({"ids": fluid.core.FeedSpec("ids", (None, 1), "int64", lod_level=1)})
     tensors = [("ids", np.ones((1, 4, 1), "int64")), ("ids.lengths", np.array(lengths, "int32"))]
     body, head = protocol.write_request(protocol.InferRequest([protocol.MessageTensor(*tensor) for tensor in tensors]))
@@ -369,7 +369,7 @@ def without_feeds():
         ({"test_every": None}, errors.JournalError, "holds the rows of a stream with"),
     ],
 )
-def test_mistakes_when_it_is_made(opened, options, kind, why):
+def test_wrong_options_raise_named_errors(opened, options, kind, why):
     opened().close()
     with pytest.raises(kind, match=why):
         opened(**options)
@@ -392,7 +392,7 @@ def test_nothing_is_published_before_the_first_step(opened, tmp_path):
         online.publish()
 
 
-def test_row_51_a_journal_and_checkpoints_that_do_not_belong_together(opened, tmp_path):
+def test_row_51_unrelated_journal_and_checkpoints_are_refused(opened, tmp_path):
     online = opened()
     online.send(points(30))
     trained_on(online)

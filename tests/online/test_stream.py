@@ -1,4 +1,4 @@
-"""How a stream is divided: by positions alone, every row exactly once."""
+"""Divisions of a stream: by positions alone, with every row exactly once."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from fluid.online.minibatches import Split
 
 
 @given(st.integers(1, 9), st.none() | st.integers(2, 9), st.integers(0, 40))
-def test_spans_follow_each_other_and_each_holds_one_minibatch(batch_size, test_every, number):
+def test_adjacent_spans_hold_a_minibatch_each(batch_size, test_every, number):
     split = Split(batch_size, test_every)
     assert split.start(0) == 0 and split.span(number).stop == split.start(number + 1)
     trained = list(split.trained(number))
@@ -18,7 +18,7 @@ def test_spans_follow_each_other_and_each_holds_one_minibatch(batch_size, test_e
 
 
 @given(st.integers(1, 9), st.integers(2, 9))
-def test_of_every_so_many_rows_the_last_is_tested_on(batch_size, test_every):
+def test_the_last_row_of_each_group_is_tested(batch_size, test_every):
     split = Split(batch_size, test_every)
     tested = [position for number in range(30) for position in split.tested(number)]
     assert tested == list(range(test_every - 1, split.start(30), test_every))

@@ -1,4 +1,4 @@
-"""A stream of generated rows, and an OnlineTrainer of it that can be killed.
+"""Stream of generated rows, and an OnlineTrainer of the stream that can be killed.
 
 `python tests/online/trainer_of_stream.py FOLDER` serves the trainer until a signal ends it. It prints the URL of the
 server, and the rows of each step. With a second argument `ACCEPTED`, the process dies after it has accepted rows
@@ -34,20 +34,20 @@ def program():
 
 
 def line():
-    """A program that is quick to compile."""
+    """Build a program that compiles quickly."""
     x, y = fluid.layers.data("x", shape=[1], column=0), fluid.layers.data("y", shape=[1], column=1)
     guess = fluid.layers.fc(x, size=1, name="guess")
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y))}
 
 
 def points(count, seed=0):
-    """Rows of `line`, as columns."""
+    """Return rows of `line`, as columns."""
     x = np.random.default_rng(seed).normal(size=(count, 1)).astype("float32")
     return {"x": x, "y": 2 * x + 1}
 
 
 def requests(seed):
-    """What clients send, without end: `(key, rows)`, from one row to more than two minibatches at once."""
+    """Yield client requests without end: `(key, rows)`, from one row to more than two minibatches at once."""
     rng = np.random.default_rng(seed)
     for number in itertools.count():
         rows = [
@@ -62,25 +62,25 @@ def requests(seed):
 
 
 def divided(rows):
-    """The minibatches of a stream, by the rule of the documentation: of every five rows the last is not trained on."""
+    """Return the minibatches of a stream, by the documented rule: the last of every five rows is not trained on."""
     trained = [row for position, row in enumerate(rows) if position % TEST_EVERY != TEST_EVERY - 1]
     return [trained[low : low + BATCH] for low in range(0, len(trained) - BATCH + 1, BATCH)]
 
 
 def make(folder, handlers=(), function=line, **options):
-    """An OnlineTrainer."""
+    """Return an OnlineTrainer."""
     optimizer = fluid.optimizer.Adam(0.01) if function is program else fluid.optimizer.SGD(0.1)
     options = {**DIVIDED, **(TRAINING if function is program else {}), **options}
     return fluid.OnlineTrainer(function, optimizer, folder, handlers=handlers, **options)
 
 
 def trainer(**options):
-    """A plain Trainer of `program`."""
+    """Return a plain Trainer of `program`."""
     return fluid.Trainer(program, fluid.optimizer.Adam(0.01), **TRAINING, **options)
 
 
 class Digests(fluid.Handler):
-    """Says which rows each step had."""
+    """A handler that reports the rows of each step."""
 
     def __init__(self, say):
         self._say = say
@@ -95,17 +95,17 @@ class Digests(fluid.Handler):
 
 
 def say(line):
-    """Write a line to standard output at once and as a whole; two threads do so."""
+    """Write a line to standard output at once and as a whole; two threads write."""
     os.write(1, f"{line}\n".encode())
 
 
 def state(of):
-    """A checksum of all that a Trainer has, by name."""
+    """Return checksums of all arrays of a Trainer, by name."""
     return {name: hashlib.sha256(np.asarray(value).tobytes()).hexdigest() for name, value in of.session.state().items()}
 
 
 def die_when_accepted(journal, times):
-    """Die between the commit of some rows and the answer."""
+    """Die between the commit of some rows and the response."""
     append = journal.append
 
     def dying(*arguments):
@@ -114,7 +114,7 @@ def die_when_accepted(journal, times):
         times -= 1
         if not times:
             os.kill(os.getpid(), signal.SIGKILL)
-        return append(*arguments)  # the key is known by now
+        return append(*arguments)  # the key is already known
 
     journal.append = dying
 

@@ -1,4 +1,4 @@
-"""Lookahead and averages of parameters, against NumPy in float64 and optax; in Sessions, Trainers and files."""
+"""Lookahead and averages of parameters: compared with NumPy in float64 and optax, in Sessions, Trainers and files."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +30,7 @@ def slow_and_fast(alpha, k):
 
 
 @pytest.mark.parametrize(("alpha", "k"), [(0.5, 5), (0.2, 2), (1.0, 3), (0.7, 1)])
-def test_lookahead(alpha, k):
+def test_lookahead_matches_numpy(alpha, k):
     found = trajectory(Lookahead(Momentum(0.1, 0.8), alpha, k), grads=MANY)
     for got, want in zip(found, numpy_trajectory(slow_and_fast(alpha, k), grads=MANY), strict=True):
         assert_close(got, want)
@@ -47,8 +47,8 @@ def test_lookahead_is_optaxs():
     assert_close(found, {n: np.asarray(v) for n, v in params.fast.items()})
 
 
-def test_lookahead_starts_from_the_parameters_it_finds():
-    """Parameters may be loaded after the slots were made."""
+def test_lookahead_starts_from_the_loaded_parameters():
+    """Load parameters after the optimizer state exists."""
     optimizer = Lookahead(SGD(0.1), alpha=0.5, k=1)
     tx = optimizer.transformation({})
     updates, _ = tx.update({"w": jnp.ones(2)}, tx.init({"w": jnp.full(2, 9.0)}), {"w": jnp.full(2, 5.0)})
@@ -83,7 +83,7 @@ def regression():
 
 
 def averaging(average, **options):
-    """A Session that minimises and keeps an average."""
+    """Return a Session that minimises and keeps an average."""
 
     def program():
         loss = regression()
@@ -95,7 +95,7 @@ def averaging(average, **options):
 
 
 def train(session, steps, every=1):
-    """Parameters after each update, as float64."""
+    """Return the parameters after each update, as float64."""
     found = []
     for step in range(steps):
         session.run("program", feed={"x": X[step]})
@@ -179,13 +179,13 @@ def test_averages_do_not_disturb_training(average):
 
 
 @AVERAGES
-def test_before_the_first_update_it_is_what_is_there(average):
+def test_average_before_the_first_update_equals_parameters(average):
     session = averaging(average)
     assert_close(average.values(session), {n: np.asarray(session.scope[n]) for n in average.values(session)}, rtol=0)
 
 
 @AVERAGES
-def test_it_counts_updates_not_the_steps_that_gather(average):
+def test_averages_count_updates_not_accumulation_steps(average):
     session = averaging(average, accumulate_steps=2)
     seen = train(session, 12, every=2)
     if isinstance(average, ModelAverage):
@@ -226,7 +226,7 @@ def test_restore_when_the_user_says():
         ema.restore(session)
 
 
-def test_an_equal_average_restores_what_the_first_has_replaced():
+def test_an_equal_average_restores_replaced_parameters():
     session, other = averaging(ExponentialMovingAverage(0.9)), averaging(ExponentialMovingAverage(0.9))
     train(session, 5)
     before = dict(session.scope)
@@ -241,8 +241,8 @@ def test_an_equal_average_restores_what_the_first_has_replaced():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_window_forgets_what_was_not_finite(bad):
-    """Parameters that were bad once, and are good again, leave the average with the windows that saw them."""
+def test_a_window_forgets_non_finite_parameters(bad):
+    """Recover from non-finite parameters: they leave the average with the windows that contain them."""
     average = ModelAverage(0.5, 2, 2)
     seen = [1, bad, 2, 3, 4, 5, 6]
     state, found = average.start({"w": jnp.ones(2)}), []
@@ -255,7 +255,7 @@ def test_a_window_forgets_what_was_not_finite(bad):
     np.testing.assert_allclose(np.array(found)[np.isfinite(want)], want[np.isfinite(want)])
 
 
-def test_equal_averages_are_one():
+def test_equal_averages_share_state():
     session = averaging(ExponentialMovingAverage(0.9))
     train(session, 3)
     assert set(ExponentialMovingAverage(0.9).values(session)) and hash(ModelAverage()) == hash(ModelAverage())
@@ -263,7 +263,7 @@ def test_equal_averages_are_one():
         ExponentialMovingAverage(0.9, name="other").values(session)
 
 
-def test_several_around_one_optimizer():
+def test_nested_averages_match_numpy():
     first, second, third = ExponentialMovingAverage(0.5), ModelAverage(0.5, 2, 4), ExponentialMovingAverage(0.9)
     optimizer = first.track(second.track(Lookahead(third.track(SGD(0.1)), k=2)))
 
@@ -285,7 +285,7 @@ def test_several_around_one_optimizer():
 
 
 def test_of_several_minimizes_each_keeps_its_parameters():
-    """Where both change a parameter, the average is of what the step ends with."""
+    """Average the final value of the step where both minimizers change a parameter."""
     ema = ExponentialMovingAverage(0.5)
 
     def program():
@@ -324,7 +324,7 @@ def test_trainer_tests_and_saves_the_average(average, tmp_path):
 
 
 def test_a_handler_may_look_at_the_average():
-    """Swapping the average in between steps leaves training as it is."""
+    """Swap the average in between steps, which leaves training unchanged."""
     ema, losses = ExponentialMovingAverage(0.9), []
     made = fluid.Trainer(regression, ema.track(Momentum(0.05)))
     reader = [[(row,) for row in batch] for batch in X[:5]]
@@ -341,7 +341,7 @@ def test_a_handler_may_look_at_the_average():
 
 
 @AVERAGES
-def test_averages_are_saved_with_the_slots(average, tmp_path):
+def test_averages_are_saved_with_the_optimizer_state(average, tmp_path):
     made, other = averaging(average), averaging(average)
     train(made, 5)
     made.save(tmp_path / "all")
@@ -360,7 +360,7 @@ def test_update_comes_after_minimize():
         ExponentialMovingAverage().update()
 
 
-def test_what_is_no_session_is_refused():
+def test_values_that_are_no_session_are_refused():
     with pytest.raises(errors.ArgumentTypeError, match="Session or a Trainer"):
         ExponentialMovingAverage().values({})
 

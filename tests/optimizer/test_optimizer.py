@@ -1,4 +1,4 @@
-"""Optimizers against independent NumPy versions and optax; what golden numbers cover is in the golden tests."""
+"""Optimizers: compared with independent NumPy versions and optax; the golden tests cover recorded numbers."""
 
 import dataclasses
 import re
@@ -14,12 +14,12 @@ from fluid.optimizer import as_optimizer
 from fluid.runtime import parameter_updates
 
 
-def test_sgd():
+def test_sgd_matches_numpy():
     assert_close(run(fluid.optimizer.SGD(0.1)), numpy_run(lambda n, p, g, m, t: p - 0.1 * g))
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum(nesterov):
+def test_momentum_matches_numpy(nesterov):
     def rule(n, p, g, m, t):
         m["v"] = 0.8 * m.get("v", 0) + g
         return p - 0.1 * (g + 0.8 * m["v"] if nesterov else m["v"])
@@ -27,7 +27,7 @@ def test_momentum(nesterov):
     assert_close(run(fluid.optimizer.Momentum(0.1, 0.8, use_nesterov=nesterov)), numpy_run(rule))
 
 
-def test_adagrad():
+def test_adagrad_matches_numpy():
     def rule(n, p, g, m, t):
         m["s"] = m.get("s", 0.5) + g * g
         return p - 0.1 * g / (np.sqrt(m["s"]) + 1e-3)
@@ -35,7 +35,7 @@ def test_adagrad():
     assert_close(run(fluid.optimizer.Adagrad(0.1, 1e-3, 0.5)), numpy_run(rule))
 
 
-def test_adam():
+def test_adam_matches_numpy():
     def rule(n, p, g, m, t):
         m["m"] = 0.5 * m.get("m", 0) + 0.5 * g
         m["v"] = 0.8 * m.get("v", 0) + 0.2 * g * g
@@ -69,7 +69,7 @@ def test_settings_of_single_parameters():
     assert_close(run(optimizer, settings), numpy_run(rule))
 
 
-def test_clips():
+def test_gradient_clips_match_numpy():
     by_norm = run(fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByNorm(0.5)))
     assert_close(by_norm, numpy_run(lambda n, p, g, m, t: p - 0.1 * g * min(1, 0.5 / norm(g))))
     together = run(fluid.optimizer.SGD(0.1, grad_clip=fluid.clip.GradientClipByGlobalNorm(0.5)))
@@ -79,7 +79,7 @@ def test_clips():
     assert_close(by_value, numpy_run(lambda n, p, g, m, t: p - 0.1 * np.clip(g, -0.1, 0.2)))
 
 
-def test_what_is_accepted_as_an_optimizer():
+def test_optimizers_functions_and_optax_are_accepted():
     sgd = fluid.optimizer.SGD(0.1)
     assert as_optimizer(sgd) is sgd and as_optimizer(lambda: sgd) is sgd
     assert isinstance(as_optimizer(optax.sgd(0.1)), fluid.optimizer.Optax)
@@ -87,7 +87,7 @@ def test_what_is_accepted_as_an_optimizer():
 
 
 @pytest.mark.parametrize("value", [None, 0.1, "adam", fluid.optimizer.SGD, lambda: None])
-def test_what_is_not(value):
+def test_values_that_are_no_optimizer_are_refused(value):
     with pytest.raises(errors.ArgumentTypeError, match="fluid.optimizer.Adam"):
         as_optimizer(value)
 
@@ -155,7 +155,7 @@ def test_optax_rules_that_descend_are_not_warned_of(rule):
     parameter_updates._check_direction(fluid.optimizer.Optax(rule))  # warnings are errors
 
 
-def test_an_optimizer_of_ones_own_that_ascends_is_warned_of():
+def test_an_ascending_custom_optimizer_warns():
     class Mine(fluid.optimizer.Optimizer):
         def rule(self):
             return optax.scale_by_adam()
@@ -195,7 +195,7 @@ def test_settings_of_other_optimizers_are_theirs():
         lambda o: o.Adagrad(0.1, initial_accumulator_value=-0.1),
     ],
 )
-def test_numbers_with_which_a_rule_goes_astray_are_refused(make):
+def test_settings_that_make_rules_diverge_are_refused(make):
     with pytest.raises(errors.ArgumentError, match="expected"):
         make(fluid.optimizer)
 
@@ -204,7 +204,7 @@ def test_a_negative_momentum_is_a_momentum():
     assert fluid.optimizer.Momentum(0.1, -0.5).momentum == -0.5  # Gidel et al., 2019
 
 
-def test_a_decay_that_lets_weights_grow_is_warned_of():
+def test_decay_large_enough_to_diverge_warns():
     def program():
         x = fluid.layers.data("x", shape=[4])
         decay = fluid.ParamAttr(regularizer=fluid.regularizer.L2Decay(2.5), learning_rate=2.0)
@@ -219,7 +219,7 @@ def test_a_decay_that_lets_weights_grow_is_warned_of():
         fluid.Trainer(regression, fluid.optimizer.AdamW(0.1, weight_decay=50))
 
 
-def test_two_decays_are_warned_of_where_one_is_a_number():
+def test_two_weight_decays_warn():
     decay = fluid.regularizer.L2Decay(0.01)
     with pytest.warns(errors.FluidWarning, match=r"Lion.* decays weights twice.*Lion\(weight_decay=0.01\)"):
         fluid.optimizer.Lion(1e-4, regularization=decay)
@@ -239,12 +239,12 @@ def test_a_function_that_excludes_nothing_is_warned_of(exclude):
     [lambda p: p.name, lambda p: p.name.find("b_0"), "b_0", ["fc_0.b_0"]],
     ids=["str", "find", "name", "list"],
 )
-def test_what_excludes_no_parameter_by_true_or_false_is_refused(exclude):
+def test_invalid_weight_decay_exclusions_are_refused(exclude):
     with pytest.raises(errors.ArgumentTypeError, match=r'exclude_from_weight_decay_fn=lambda .*endswith\(".b_0"\)'):
         fluid.Trainer(regression, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=exclude))
 
 
-def test_functions_that_exclude_are_not_warned_of_in_nets_without_biases():
+def test_exclusions_in_nets_without_biases_do_not_warn():
     def program():
         x = fluid.layers.data("x", shape=[4])
         return fluid.layers.mean(fluid.layers.fc(x, size=1, bias_attr=False))

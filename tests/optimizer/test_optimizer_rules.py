@@ -1,4 +1,4 @@
-"""Every rule against its formula in NumPy, and what holds for all rules alike."""
+"""Rules of optimizers: each against its formula in NumPy, and properties of all rules."""
 
 import dataclasses
 
@@ -154,13 +154,13 @@ RULES = {
 
 def test_all_are_here():
     known = {type(o) for o in OPTIMIZERS.values()}
-    base = opt.Optimizer  # the first use of a name changes what the module holds
+    base = opt.Optimizer  # the first use of a name changes the attributes of the module
     rules = {v for v in vars(opt).values() if isinstance(v, type) and issubclass(v, base)}
     assert known == rules - {opt.Optimizer, opt.Optax}
 
 
 @EACH
-def test_formula(name):
+def test_rules_match_their_numpy_formula(name):
     # Newton-Schulz iterations double an error with each step.
     assert_close(run(OPTIMIZERS[name]), numpy_run(RULES[name]), **({"rtol": 1e-3} if name == "Muon" else {}))
 
@@ -170,7 +170,7 @@ def scaled(rate, factor):
 
 
 @EACH
-def test_learning_rate_of_a_parameter_is_as_good_as_another_rate(name):
+def test_parameter_learning_rate_scales_the_global_rate(name):
     whole = OPTIMIZERS[name]
     rates = {
         f.name: scaled(getattr(whole, f.name), 0.5) for f in dataclasses.fields(whole) if "learning_rate" in f.name
@@ -181,7 +181,7 @@ def test_learning_rate_of_a_parameter_is_as_good_as_another_rate(name):
 
 
 @EACH
-def test_accumulation_is_one_step_of_the_mean(name):
+def test_accumulated_gradients_equal_a_step_of_the_mean(name):
     one = OPTIMIZERS[name]
     means = [jax.tree.map(lambda *g: np.mean(g, 0), *GRADS[i : i + 3]) for i in (0, 3)]
     assert_close(run(dataclasses.replace(one, accumulate_steps=3)), run(one, grads=means))
@@ -189,14 +189,14 @@ def test_accumulation_is_one_step_of_the_mean(name):
 
 
 @EACH
-def test_a_schedule_of_one_rate_is_that_rate(name):
+def test_a_constant_schedule_equals_a_fixed_rate(name):
     one = OPTIMIZERS[name]
     rates = {f.name: getattr(one, f.name) for f in dataclasses.fields(one) if "learning_rate" in f.name}
     assert_close(run(dataclasses.replace(one, **{n: lambda c, r=r: r for n, r in rates.items()})), run(one))
 
 
 def at_rates(optimizer, rates):
-    """Parameters after all gradients, with a rate that is an argument of each compiled update; and the slots."""
+    """Return parameters after all gradients, with the rate as an argument of each compiled update; and the state."""
     settings = dict.fromkeys(START)
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
     state = optimizer.transformation(settings).init(params)
@@ -213,7 +213,7 @@ def at_rates(optimizer, rates):
 
 
 @EACH
-def test_a_rate_that_is_set_for_each_update_is_a_schedule(name):
+def test_rates_set_per_update_equal_a_schedule(name):
     one = OPTIMIZERS[name]
     rates = [0.05, 0.02, 0.04, 0.0, 0.01, 0.3]
     schedule = dataclasses.replace(one, learning_rate=lambda count: jnp.asarray(rates, "float32")[count])
@@ -243,7 +243,7 @@ def test_no_rate_no_gradient_no_harm(name):
 @EACH
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_state_keeps_its_shapes(name, steps):
-    """Otherwise the second step would compile again."""
+    """Keep the shapes, as the second step would otherwise compile again."""
     tx = dataclasses.replace(OPTIMIZERS[name], accumulate_steps=steps).transformation({"w": None, "b": None})
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
     updates, state = jax.eval_shape(tx.update, params, tx.init(params), params)
@@ -259,7 +259,7 @@ def test_other_spelling(name):
 
 
 @EACH
-def test_the_current_rate_is_that_of_the_next_update(name):
+def test_current_rate_is_the_next_update_rate(name):
     one = dataclasses.replace(OPTIMIZERS[name], learning_rate=lambda count: 1 / (count + 1), accumulate_steps=2)
     tx = one.transformation({n: None for n in START})
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
@@ -271,7 +271,7 @@ def test_the_current_rate_is_that_of_the_next_update(name):
     assert float(OPTIMIZERS[name].current_rate(())) == np.float32(OPTIMIZERS[name].learning_rate)
 
 
-def test_the_current_rate_of_bare_optax_is_not_known():
+def test_current_rate_of_plain_optax_is_unknown():
     with pytest.raises(fluid.errors.UnknownNameError, match="schedule"):
         opt.Optax(optax.sgd(0.1)).current_rate(optax.sgd(0.1).init(START))
 
@@ -311,7 +311,7 @@ def test_muon_leaves_named_matrices_to_adam():
 
 
 def test_lamb_with_correction_is_optaxs():
-    # Without decay the correction is a factor of the whole step, which the ratio of norms takes out again.
+    # Without decay, the correction is a factor of the whole step, which cancels in the ratio of norms.
     found, want = run(opt.Lamb(0.1, 0.0, epsilon=1e-12)), run(opt.Optax(optax.lamb(0.1, eps=1e-12)))
     assert_close(found, {n: np.asarray(v) for n, v in want.items()}, rtol=1e-4)
 
@@ -332,7 +332,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("optimizer", WHOLE, ids=lambda o: type(o).__name__)
-def test_such_rules_update_sparse_tables_as_dense_ones(optimizer):
+def test_sparse_tables_are_updated_like_dense_tables(optimizer):
     def program(is_sparse):
         ids = fluid.layers.data("ids", shape=[1], dtype="int64")
         loss = fluid.layers.mean(fluid.layers.square(fluid.layers.embedding(ids, [7, 3], is_sparse=is_sparse)))

@@ -1,4 +1,4 @@
-"""Attention around a ring of eight devices; `test_eight_devices.py` runs this, in a process that has as many."""
+"""Attention around a ring of eight devices; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ RAGGED = {"x": [RANDOM.normal(size=(n, 8)).astype("float32") for n in (5, 21, 1,
 
 
 def net(feed, causal):
-    """Two layers of attention, the second one from the first one's steps to those of the feed."""
+    """Return two layers of attention; the second attends from the steps of the first to the steps of the feed."""
 
     def program():
         x = layers.data("x", shape=[8], lod_level=1) if feed is RAGGED else layers.data("x", shape=[21, 8])
@@ -40,7 +40,7 @@ def losses_and_gradients(program, feed, parallel=None):
         pytest.param(WHOLE, False, fluid.Mesh(fsdp=2, steps=4), id="whole", marks=pytest.mark.slow),
     ],
 )
-def test_attention_around_a_ring_is_that_of_one_device(feed, causal, mesh):
+def test_ring_attention_matches_a_single_device(feed, causal, mesh):
     program = net(feed, causal)
     for found, wanted in zip(
         losses_and_gradients(program, feed, mesh), losses_and_gradients(program, feed), strict=True
@@ -59,7 +59,7 @@ def test_memory_falls_with_the_devices_of_the_ring():
     assert set(eight.work.sent) == {"collective-permute", "all-reduce"}
 
 
-def test_steps_whose_keys_are_all_padding_see_nothing():
+def test_ring_attention_over_padding_only_is_zero():
     def program():
         x = layers.data("x", shape=[16, 8])
         keys = layers.data("keys", shape=[8], lod_level=1)

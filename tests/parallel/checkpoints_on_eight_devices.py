@@ -1,4 +1,4 @@
-"""Checkpoints that are read onto eight devices; `test_eight_devices.py` runs this in a process that has as many."""
+"""Checkpoints read onto eight devices; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from fluid import layers
 from fluid.checkpoint.folder import Folder
 
 
-def test_row_34_divided_arrays_are_read_where_they_shall_lie(tmp_path):
+def test_row_34_sharded_arrays_are_read_onto_their_devices(tmp_path):
     arrays = {
         "table": np.arange(16 * 6, dtype="float32").reshape(16, 6),
         "none": np.zeros((0, 8), "float32"),
@@ -25,7 +25,7 @@ def test_row_34_divided_arrays_are_read_where_they_shall_lie(tmp_path):
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_what_was_read_where_it_lies_is_not_copied_and_the_next_step_takes_it_over():
+def test_restored_sharded_arrays_are_donated_without_a_copy():
     def program():
         loss = layers.mean(layers.fc(layers.data("x", shape=[8]), 1024, name="fc"))
         fluid.optimizer.SGD(0.1).minimize(loss)

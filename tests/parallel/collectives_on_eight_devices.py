@@ -1,4 +1,4 @@
-"""What devices hold and tell each other, as the compiled step says; `test_eight_devices.py` runs this on eight."""
+"""Arrays and collectives of a compiled step; `test_eight_devices.py` runs this file on eight devices."""
 
 import re
 
@@ -17,14 +17,14 @@ from fluid.runtime.request import Request
 
 
 def compiled(session, feed):
-    """The training step as XLA has compiled it."""
+    """Return the compiled training step."""
     program = next(iter(session.programs.values()))
     step = bind(session.engine, program, Request("train", None, tuple(feed)))
     return step.lowered(session.engine.layout.take(feed)).compile()
 
 
 def collectives(executable):
-    """How many of each operation in which devices talk to each other."""
+    """Return the number of operations of each collective kind."""
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
     text = executable.as_text()
     return {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
@@ -43,7 +43,7 @@ WIDE = {"x": np.random.default_rng(0).normal(size=(64, 96)).astype("float32")}
 
 
 def by_hand(mesh):
-    """The step of `deep` by `jax.shard_map`: each device has its rows, and gradients are added up."""
+    """Return the step of `deep` by `jax.shard_map`: each device has its rows, and gradients are summed."""
 
     def loss(parameters, x):
         for weight, bias in parameters:
@@ -62,7 +62,7 @@ def by_hand(mesh):
     return jax.jit(mapped).lower(parameters, jnp.zeros((64, 96))).compile()
 
 
-def test_collectives_of_data_parallelism_are_those_of_a_step_by_hand():
+def test_data_parallel_collectives_match_shard_map():
     session = fluid.Session(deep, parallel=True)
     found = collectives(compiled(session, WIDE))
     assert found == collectives(by_hand(session.engine.layout.mesh))
@@ -79,9 +79,9 @@ def deep_in_parts(optimizer):
 
 
 def in_parts_by_hand(mesh):
-    """The step of `deep_in_parts` with SGD by `jax.shard_map`, with an eighth of each weight on each device.
+    """Return the step of `deep_in_parts` with SGD by `jax.shard_map`, with an eighth of each weight on each device.
 
-    A weight is gathered where it is used, there and back, and kept no longer. Gradients are added up at once.
+    A weight is gathered for each use, forward and backward, and then freed. Gradients are summed at once.
     """
 
     def step(parts, x):
@@ -111,19 +111,19 @@ def in_parts_by_hand(mesh):
 def test_fsdp_holds_an_eighth():
     session = fluid.Session(lambda: deep_in_parts(fluid.optimizer.Adam(0.01)), parallel="fsdp")
     memory = compiled(session, WIDE).memory_analysis()
-    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # parameters, and two slots of Adam
+    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # parameters, and two state arrays of Adam
     feeds_and_counters = 64 * 96 * 4 // 8 + 64
     assert memory.argument_size_in_bytes <= state // 8 + feeds_and_counters
     assert memory.output_size_in_bytes <= state // 8 + feeds_and_counters
 
 
-def test_collectives_of_fsdp_are_those_of_a_step_by_hand():
+def test_fsdp_collectives_match_shard_map():
     session = fluid.Session(lambda: deep_in_parts(fluid.optimizer.SGD(0.1)), parallel="fsdp")
     by_hand = in_parts_by_hand(session.engine.layout.mesh)
     arguments = (list(session.scope.arrays.values()), WIDE["x"])
     found = collectives(compiled(session, WIDE))
     assert found == collectives(by_hand.lower(*arguments).compile())
-    # Once on the way there; on the way back all but the first, whose input needs no gradient.
+    # All in the forward pass; in the backward pass all but the first, whose input needs no gradient.
     assert found["all-gather"] == 4 + 3
     weights, loss = by_hand(*arguments)
     np.testing.assert_allclose(session.step(WIDE)[0], loss, rtol=1e-5)
@@ -141,7 +141,7 @@ def table():
 
 
 def sizes_in(text):
-    """How many numbers each array has that a compiled program names."""
+    """Return the element count of each array in the text of a compiled program."""
     return [np.prod([int(d) for d in found.split(",")]) for found in re.findall(r"\w+\[([\d,]+)\]", text)]
 
 
@@ -156,13 +156,13 @@ IDS = {"ids": (np.arange(64)[:, None] * 137) % 8000, "y": np.ones((64, 1), "floa
     ],
     ids=["fsdp", "both axes"],
 )
-def test_no_device_has_more_of_a_table_than_its_part(settings, monkeypatch):
+def test_each_device_holds_only_its_table_part(settings, monkeypatch):
     wanted = trained(table, [IDS], steps=3)
-    monkeypatch.setattr(layout, "LARGE", 8000)  # made where it lies
+    monkeypatch.setattr(layout, "LARGE", 8000)  # created on the devices
     session = fluid.Session(table, **settings)
     text = compiled(session, IDS).as_text()
     assert max(sizes_in(text)) == 8000 * 16 // 8
-    # What devices tell each other are the rows that were looked up and their gradients, once each, and little more.
+    # Devices send the looked-up rows and their gradients, once each, and little more.
     sums = [line.partition(" all-reduce(")[0] for line in text.splitlines() if " all-reduce(" in line]
     assert 2 * 64 * 16 <= sum(map(sum, map(sizes_in, sums))) < 2 * 64 * 16 + 100
     assert_equal(trained(table, [IDS], steps=3, **settings), wanted)

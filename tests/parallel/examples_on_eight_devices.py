@@ -1,4 +1,4 @@
-"""Every example that trains, on eight devices; `test_eight_devices.py` runs this, in a process that has as many."""
+"""Training examples on eight devices; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import collections
 import contextlib
@@ -29,17 +29,17 @@ RANDOM = np.random.default_rng(0)
 
 
 class Row(NamedTuple):
-    """An example, in a size that keeps every layer of it.
+    """An example, in a size that keeps all of its layers.
 
     Attributes:
       arguments: of its `main`.
       constants: of its module, by name.
-      call: what is called instead of `main`, with the module, where that does not train by a Trainer.
-      number: which of its trainings this is, counted from 0.
-      longest: to how many steps its sequences are padded, so that there is one shape to compile.
-      dtype: what it computes in. In twenty steps nets with maxima amplify rounding in single precision beyond every
+      call: called with the module instead of `main`, for examples without a Trainer.
+      number: the index of the training in the example, from 0.
+      longest: the padded length of sequences, so that a single shape is compiled.
+      dtype: of the computation. In twenty steps, nets with maxima amplify single-precision rounding beyond every
         useful tolerance.
-      optimized: whether XLA does all it can, without which large convolutions in double precision take too long.
+      optimized: whether XLA optimises fully; without this, large convolutions in double precision are too slow.
     """
 
     arguments: dict[str, Any] = {}
@@ -52,33 +52,33 @@ class Row(NamedTuple):
 
 
 def by_reinforce(example):
-    """The step of the policy, on episodes that were played at random."""
+    """Run the step of the policy, on episodes of random play."""
     played = example.Player().play(lambda seen: np.full((len(seen), 2), 0.5), ROWS // 4)
     feed = example.as_feed(*(values[:4] for values in played))
     fluid.Trainer(example.learn).train([feed])
 
 
 def on_a_stream(example):
-    """What the process that learns online is told to train, by its command line."""
+    """Run the training of the online process, by its command line."""
     people = example.People(0)
     fluid.Trainer(example.train_program, example.optimizer()).train([people.rate(ROWS) for _ in range(4)])
 
 
 def on_texts(example):
-    """The GPT that is only planned."""
+    """Run the GPT that is only planned."""
     program = functools.partial(example.gpt, count=50, length=16, layers=2, size=16, heads=2, hidden=24)
     texts = RANDOM.integers(0, 50, (2, ROWS, 17, 1))
     fluid.Trainer(program, fluid.optimizer.Adam(1e-3)).train([{"text": text} for text in texts])
 
 
 def by_adapters(example):
-    """The fine-tuning, from random matrices."""
+    """Run the fine-tuning, from random matrices."""
     program = functools.partial(example.train_program, ["*.low_rank_?", "head.*"], fluid.LowRankParamAttr(4))
     fluid.Trainer(program).train(example.readers(example.load_digits(), 5)[0])
 
 
 def by_gradients_alone(example):
-    """In single precision, where Adam would divide rounding by itself: gradients that are 0 but for it."""
+    """Run in single precision by gradients alone, as Adam would divide rounding errors by themselves."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fluid.optimizer, "Adam", fluid.optimizer.SGD)
         example.main()
@@ -104,7 +104,7 @@ TRAININGS = {
     "shared_tower": Row({"num_epochs": 1}, number=1),
     "population_digits": Row(),
     "serve_digits": Row(),
-    "run_a_2018_model": Row(call=by_gradients_alone, dtype="float32"),  # that of the arrays which were saved
+    "run_a_2018_model": Row(call=by_gradients_alone, dtype="float32"),  # the dtype of the saved arrays
     "policy_gradient": Row(call=by_reinforce),
     "online_recommender": Row(call=on_a_stream),
     "plan_gpt": Row(call=on_texts),
@@ -112,7 +112,7 @@ TRAININGS = {
     "low_rank_digits": Row(call=by_adapters),
 }
 
-# Those that take seconds, and on which meshes; the others are left to `make soak`, as they take minutes.
+# Examples that take seconds, and their meshes; `make soak` runs the others, which take minutes.
 QUICK = {
     "fit_a_line": list(MESHES),
     "recognize_digits": ["data", "2x2x2"],
@@ -131,22 +131,22 @@ CASES = [
 
 def test_every_example_that_trains_is_here():
     there = {path.stem for path in EXAMPLES.glob("*.py")}
-    # An Executor computes a whole minibatch on one device, as the documentation of `fluid.static` says. Two do not
+    # An Executor computes a whole minibatch on a single device, as documented in `fluid.static`. Two examples do not
     # train.
     assert there - {"seq2seq_2018", "gpt2", "resnet50"} == {name.partition("-")[0] for name in TRAININGS}
 
 
 class Known(Exception):
-    """What an example trains is known, so that it need not go on."""
+    """The exception that ends an example once its training is known."""
 
 
 class Training:
-    """Stands for a Trainer or a Population in an example, and keeps what it would train, and on what.
+    """A stand-in for a Trainer or a Population in an example, which records the training and its data.
 
     Args:
-      trainings: those of this example, in their order.
-      number: which of them is wanted.
-      programs: as a Trainer takes them, like all that follow.
+      trainings: of this example, in order.
+      number: the index of the wanted training.
+      programs: as for a Trainer, like all arguments that follow.
     """
 
     program = types.SimpleNamespace(parameters={})
@@ -171,7 +171,7 @@ class Training:
 
 
 def taken(name):
-    """What an example trains, and its first minibatches, each as often as there are steps."""
+    """Return the training of an example, and its first minibatches, repeated for all steps."""
     row = TRAININGS[name]
     trainings = []
     with pytest.MonkeyPatch.context() as patched, contextlib.suppress(Known):
@@ -190,7 +190,7 @@ def taken(name):
 
 
 def minibatches(reader):
-    """The first rows of the first minibatches of a reader, again and again."""
+    """Return the first rows of the first minibatches of a reader, repeated."""
     found = itertools.islice(reader() if callable(reader) else reader, 3)
     return list(itertools.islice(itertools.cycle([first_rows(batch) for batch in found]), STEPS))
 
@@ -202,12 +202,12 @@ def first_rows(batch):
 
 
 def noisy(column):
-    """Images with noise: what is 0 everywhere lies where relu has no derivative, so that rounding would choose one."""
+    """Add noise to images: zeros are at the kink of relu, where rounding would select a derivative."""
     return column if column.ndim < 4 else column + RANDOM.normal(0, 0.1, column.shape)
 
 
 def trained(training, data, **settings):
-    """The numbers that each step says, and the arrays at the end."""
+    """Return the metrics of each step, and the final arrays."""
     said = []
     trainer = fluid.Trainer(training.programs, training.optimizer, **training.options, **settings)
 
@@ -225,19 +225,19 @@ def trained(training, data, **settings):
 
 @functools.cache
 def alone(name):
-    """What an example trains, on what, and what becomes of it on one device."""
+    """Return the training of an example, its data, and its results on a single device."""
     training, data = taken(name)
     return training, data, trained(training, data)
 
 
 def by_columns(arrays):
-    """Matrices by their columns and filters by their number over `model`, where they can be halved."""
+    """Divide matrices by columns, and filters by their number, over `model`, where they can be halved."""
     found = {name: {2: (None, "model"), 4: ("model",)}.get(value.ndim) for name, value in arrays.items()}
     return {n: s for n, s in found.items() if s is not None and arrays[n].shape[s.index("model")] % 2 == 0}
 
 
 def computing_in(dtype, layer):
-    """A layer that makes another dtype of what would be single precision."""
+    """Wrap a layer to use another dtype instead of single precision."""
     signature = inspect.signature(layer)
 
     def call(*arguments, **more):
@@ -251,7 +251,7 @@ def computing_in(dtype, layer):
 
 @pytest.fixture(autouse=True)
 def small_and_exact(request, monkeypatch, in_tmp):
-    """Small nets are divided, too; and what they compute in, and how they are compiled."""
+    """Divide small nets too, and set their dtype and compilation."""
     monkeypatch.setattr(sharding_rules, "_SMALL", 64)
     row = TRAININGS[request.getfixturevalue("name")] if "name" in request.fixturenames else Row()
     for layer in ("data", "embedding", "gaussian_random_batch_size_like"):
@@ -265,10 +265,10 @@ def small_and_exact(request, monkeypatch, in_tmp):
 
 @pytest.mark.parametrize(("name", "mesh"), CASES)
 def test_an_example_on_a_mesh(name, mesh):
-    """The numbers of twenty steps, and what they make of the parameters."""
+    """Compare the numbers of twenty steps, and the final parameters."""
     training, data, (said, arrays) = alone(name)
     settings = {"parallel": MESHES[mesh]}
-    if "model" in getattr(MESHES[mesh], "axes", ()) and name != "plan_gpt":  # which says itself what is divided
+    if "model" in getattr(MESHES[mesh], "axes", ()) and name != "plan_gpt":  # which sets its sharding itself
         settings["shardings"] = by_columns(arrays)
     found, found_arrays = trained(training, data, **settings)
     np.testing.assert_allclose(np.concatenate(found), np.concatenate(said), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Tests that need eight devices; `test_eight_devices.py` runs them, in a process that has as many."""
+"""Tests that need eight devices; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ def eight():
 
 
 def net(optimizer=None):
-    """A net whose numbers mix the rows of a batch, and that draws random numbers for them."""
+    """Return a net that mixes the rows of a batch, and that draws random numbers for them."""
     x = layers.data("x", shape=[12])
     y = layers.data("y", shape=[1])
     hidden = layers.dropout(layers.batch_norm(layers.fc(x, 64, act="relu")), 0.3, name="dropped")
@@ -36,7 +36,7 @@ def net(optimizer=None):
 
 
 def trained(program, feeds, steps=20, **settings):
-    """Losses and arrays after some steps."""
+    """Return the losses and arrays after some steps."""
     session = fluid.Session(program, **settings)
     losses = [float(session.step(feeds[i % len(feeds)])[0]) for i in range(steps)]
     return losses, {n: np.asarray(v) for n, v in session.scope.items()}, session
@@ -57,7 +57,7 @@ def one_device():
 
 @pytest.mark.parametrize("rows", [61, 56])
 @pytest.mark.parametrize("mesh", MESHES)
-def test_twenty_steps_are_those_of_one_device(mesh, rows, one_device):
+def test_twenty_steps_match_a_single_device(mesh, rows, one_device):
     found = trained(net, [{"x": X[:rows], "y": Y[:rows]}], **MESHES[mesh])
     assert_equal(found, one_device[rows])
     before = {n: v.sharding for n, v in found[2].scope.arrays.items()}
@@ -98,7 +98,7 @@ def test_checkpoints_fit_other_meshes(tmp_path):
         assert all(np.asarray(v).tobytes() == before[n].tobytes() for n, v in other.scope.items())
 
 
-def test_what_is_wrong():
+def test_wrong_meshes_and_shardings_are_refused():
     def refused(words, kind=errors.ArgumentError, **settings):
         with pytest.raises(kind, match=words):
             fluid.Session(net, **settings)
@@ -124,7 +124,7 @@ def test_the_host_takes_no_part_in_a_step(see):
         session.run(feed={"x": X})
 
 
-def test_places_say_which_devices():
+def test_places_select_the_devices():
     session = fluid.Session(net, parallel=True, place=["cpu:3", "cpu:5"])
     assert sorted(d.id for d in session.engine.layout.mesh.devices.flat) == [3, 5]
     assert fluid.Session(net, parallel=True, place="cpu:2").engine.layout.mesh is None
@@ -139,7 +139,7 @@ def test_several_places_train_in_parallel(spelled, one_device):
 
 
 @pytest.mark.parametrize("spelled", [jax.devices()[-1], "CPU:7", "cpu:7", ["cpu:7"]], ids=str)
-def test_one_place_has_several_spellings(spelled):
+def test_spellings_of_a_place_are_equal(spelled):
     assert fluid.Session(net, place=spelled).place == "cpu:7"
 
 
@@ -168,7 +168,7 @@ def test_the_other_devices_are_remarked_on_once(caplog):
 
 
 def ragged(count, salt):
-    """Rows of sequences of any length, and a label."""
+    """Return rows of sequences of any length, and a label."""
     random = np.random.default_rng(salt)
     rows = []
     for _ in range(count):
@@ -194,7 +194,7 @@ def repeated():
 
 
 def both(program, optimizer, reader, mesh, epochs=2, **settings):
-    """A Trainer on one device and one on a mesh, and what both have measured."""
+    """Return a Trainer on a single device and a Trainer on a mesh, and the metrics of both."""
     found = []
     for parallel in ({}, mesh):
         trainer = fluid.Trainer(program, optimizer, **settings, **parallel)
@@ -232,7 +232,7 @@ def test_sequences_and_sparse_tables(mesh):
     ids=["accumulation", "global norm"],
 )
 def test_repeated_layers(optimizer):
-    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61, the last has one row
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61 rows, so the last batch has a single row
     one, eight = both(repeated, optimizer, data, FSDP)
     assert_equal(eight, one, 5e-5)
     test = [found[2].test(data) for found in (one, eight)]
@@ -269,7 +269,7 @@ def test_half_precision_and_averages():
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_from_its_checkpoint_on_another_mesh(tmp_path):
+def test_training_resumes_from_checkpoint_on_another_mesh(tmp_path):
     def data():
         return fluid.reader.arrays({"x": X, "y": Y}, batch_size=15, shuffle=True)
 
@@ -328,7 +328,7 @@ def test_the_page_is_true(page, tmp_path, monkeypatch, capsys):
     check(page, capsys, monkeypatch)
 
 
-def test_a_step_compiled_ahead_is_the_one_that_runs_also_where_parts_are_computed_again():
+def test_compiled_steps_are_reused_with_and_without_remat():
     def program(call):
         def function():
             x, y = layers.data("x", shape=[12]), layers.data("y", shape=[1])
@@ -349,7 +349,7 @@ def test_a_step_compiled_ahead_is_the_one_that_runs_also_where_parts_are_compute
 
 
 def siamese():
-    """One shared function called twice, and a layer of its own."""
+    """Build a shared function that is called twice, and a separate layer."""
     encode = fluid.shared(lambda x: layers.fc(layers.fc(x, 64, act="tanh"), 16), name="encoder")
     x, y = layers.data("x", shape=[12]), layers.data("y", shape=[1])
     guess = layers.fc(layers.square(encode(x) - encode(-0.5 * x)), 1)
@@ -358,7 +358,7 @@ def siamese():
     return loss
 
 
-def test_a_glob_names_the_parameters_of_a_shared_function():
+def test_a_glob_shards_parameters_of_a_shared_function():
     settings = {"parallel": fluid.Mesh(data=4, model=2), "shardings": {"encoder/*.w_0": (None, "model")}}
     feeds = [{"x": X[:56], "y": Y[:56]}]
     found = trained(siamese, feeds, 5, **settings)

@@ -14,7 +14,7 @@ PLACES = {"decoder.w_0": 3, "decoder.b_0": 3, "loop.w_0": 3, "loop.b_0": 3, "emb
 
 
 def net(decoder=None, table=None):
-    """A net of unlike layers, with parts on other devices, which draws random numbers and has moving averages."""
+    """Return a net of different layers, with parts on other devices, random numbers and moving averages."""
 
     def program():
         x, y = layers.data("x", shape=[6]), layers.data("y", shape=[1])
@@ -47,7 +47,7 @@ def one_device():
     return losses, dict(trainer.params)
 
 
-def test_numbers_are_those_of_one_device(one_device):
+def test_losses_and_arrays_match_a_single_device(one_device):
     guarded = net("cpu:1", jax.devices()[5])
     losses, trainer = trained(guarded, shardings={"[dl]*": "cpu:3"})  # before the guard
     np.testing.assert_allclose(losses, one_device[0], rtol=1e-5)
@@ -135,6 +135,6 @@ def in_a_loop():
         (lambda: fluid.Session(in_a_loop), "inside a loop or branch, expected around it"),
     ],
 )
-def test_what_is_wrong(make, words):
+def test_wrong_placements_are_refused(make, words):
     with pytest.raises(errors.FluidError, match=words):
         make()

@@ -1,4 +1,4 @@
-"""Pipelines over a mesh of eight devices; `test_eight_devices.py` runs this, in a process that has as many."""
+"""Pipelines over a mesh of eight devices; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ LONG = fluid.Mesh(data=2, stage=4, steps=1)
 
 
 def residual(h):
-    """A block with a parameter that all blocks share."""
+    """Apply a block with a parameter that all blocks share."""
     inner = layers.fc(layers.layer_norm(h), 2 * WIDTH, act="tanh", bias_attr="bias")
     return h + layers.fc(inner, WIDTH)
 
 
 def net(block=residual, n=8, x=None, **settings):
-    """A pipeline between layers that every device has."""
+    """Return a pipeline between layers that are replicated on every device."""
 
     def program():
         fed = layers.data("x", shape=[WIDTH]) if x is None else x()
@@ -39,7 +39,7 @@ def net(block=residual, n=8, x=None, **settings):
 
 
 def measured(program, feed, steps, parallel):
-    """The loss and all gradients of each step, the parameters behind them, and the Session."""
+    """Return the loss and all gradients of each step, the final parameters, and the Session."""
     session = fluid.Session(program, parallel=parallel)
     names = ["mean_0.tmp_0", *(f"{name}@GRAD" for name in session.params())]
     found = [dict(zip(names, session.step(feed, fetch=names), strict=True)) for _ in range(steps)]
@@ -47,7 +47,7 @@ def measured(program, feed, steps, parallel):
 
 
 def both(program, feed, mesh=MESH, steps=4):
-    """Compare each step on one device with that on a mesh."""
+    """Compare each step on a single device with the step on a mesh."""
     one, _ = measured(program, feed, steps, None)
     many, session = measured(program, feed, steps, mesh)
     for found, wanted in zip(many, one, strict=True):
@@ -58,7 +58,7 @@ def both(program, feed, mesh=MESH, steps=4):
     return session
 
 
-def test_a_pipeline_computes_what_one_device_computes_and_each_holds_its_share():
+def test_a_divided_pipeline_matches_a_single_device():
     scope = both(net(microbatches=6), {"x": X}).scope
     stack = {name: v for name, v in scope.arrays.items() if name.startswith("repeat_0/")}
     slots = [v for path, v in jax.tree.leaves_with_path(scope.slots) if "repeat_0/" in jax.tree_util.keystr(path)]
@@ -74,7 +74,7 @@ def test_a_pipeline_computes_what_one_device_computes_and_each_holds_its_share()
         pytest.param(21, fluid.Mesh(data=2, fsdp=2, stage=2), id="uneven"),
     ],
 )
-def test_each_microbatch_draws_its_own_numbers_and_again_the_same(rows, mesh):
+def test_microbatches_draw_different_reproducible_numbers(rows, mesh):
     def block(value):
         """Count the blocks, and record the mask of each."""
         count, masks = value
@@ -94,7 +94,7 @@ def test_each_microbatch_draws_its_own_numbers_and_again_the_same(rows, mesh):
     masks, again, other = map(np.asarray, (masks, again, other))
     assert masks.tobytes() == again.tobytes() != other.tobytes()
     assert np.asarray(count).tolist() == [4] * rows
-    assert len(np.unique(masks)) == masks.size  # no two microbatches or blocks draw the same
+    assert len(np.unique(masks)) == masks.size  # draws differ between all microbatches and blocks
     assert 0.35 < np.mean([masks >> shift & 1 for shift in (3, 7, 11, 15)]) < 0.65
 
 
@@ -116,7 +116,7 @@ def straight(stages, microbatches):
 
 
 def by_hand(mesh, stages, microbatches):
-    """The step of `straight` by `jax.shard_map`, with the schedule of GPipe written out."""
+    """Return the step of `straight` by `jax.shard_map`, with an explicit GPipe schedule."""
 
     def forward(weights, x):
         stage = jax.lax.axis_index("stage")
@@ -153,15 +153,15 @@ def by_hand(mesh, stages, microbatches):
     ("stages", "microbatches"),
     [pytest.param(4, 4, marks=pytest.mark.full), pytest.param(2, 6), pytest.param(8, 3, marks=pytest.mark.full)],
 )
-def test_who_waits_how_long_and_what_is_sent(stages, microbatches):
-    """Of all turns, each stage works in as many as there are parts: (S - 1) / (M + S - 1) of them are idle."""
+def test_pipeline_idle_time_and_traffic_match_the_schedule(stages, microbatches):
+    """Compare idle time: each stage is idle in (S - 1) / (M + S - 1) of all ticks."""
     program = straight(stages, microbatches)
     mesh = fluid.Mesh(data=8 // stages, stage=stages)
     one, many = fluid.plan(program, None, len(X), [fluid.Mesh(data=1), mesh]).candidates
     ticks = microbatches + stages - 1
-    # Each row passes through each block once; what the devices compute beyond that, nobody reads.
+    # Each row passes through each block once; other results of the devices are unused.
     assert 1 - one.work.flops / (8 * many.work.flops) == pytest.approx((stages - 1) / ticks, abs=1e-12)
-    assert many.work.collectives["collective-permute"] == 2 * ticks  # there, and the gradient back
+    assert many.work.collectives["collective-permute"] == 2 * ticks  # forward, and the gradient backward
     assert many.parameters * stages == one.parameters
 
     session = fluid.Session(program, parallel=mesh)
@@ -177,7 +177,7 @@ def sequences():
 def attentive(h):
     seen = layers.layer_norm(h)
     h = h + layers.multi_head_attention(seen, num_heads=2, bias_attr=False, causal=True, ring="steps")
-    return 0.9 * h  # as large as it came, so that rounding does not grow from block to block
+    return 0.9 * h  # the size is kept, so that rounding does not grow from block to block
 
 
 def recurrent(h):
@@ -210,7 +210,7 @@ def test_pipelines_of_all_kinds(program, feed, mesh):
 
 @pytest.mark.full
 def test_a_trainer_with_a_pipeline(tmp_path):
-    """Batches of which the last one has a row, tests, checkpoints for one device, and predictions."""
+    """Train with a last batch of a single row, test, write checkpoints for a single device, and predict."""
     data = fluid.reader.arrays({"x": X[:41]}, batch_size=20)
 
     def program():

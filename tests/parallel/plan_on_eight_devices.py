@@ -1,4 +1,4 @@
-"""What a plan says beside what is allocated; `test_eight_devices.py` runs this, in a process with eight devices."""
+"""Plans compared with allocated memory; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import ctypes
 import os
@@ -30,13 +30,13 @@ def program():
 
 
 def held(tree, device):
-    """The bytes that a device really holds of the arrays of a tree."""
+    """Return the bytes that a device holds of the arrays of a tree."""
     shards = [s for array in jax.tree.leaves(tree) for s in array.addressable_shards if s.device == device]
     return sum(shard.data.nbytes for shard in shards)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=repr)
-def test_the_bytes_of_a_plan_are_those_that_a_device_holds(mesh):
+def test_planned_bytes_match_the_bytes_on_devices(mesh):
     found = fluid.plan(program, fluid.optimizer.Adam(1e-3), 16, mesh, time=32).candidates[0]
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), parallel=mesh, buckets=[32])
     batch = [(row,) for row in np.arange(16 * 32).reshape(16, 32, 1)]
@@ -50,18 +50,18 @@ def test_the_bytes_of_a_plan_are_those_that_a_device_holds(mesh):
     assert found.peak >= found.parameters + found.slots + found.feed + found.activations
 
 
-# Which meshes are left to `make soak`.
+# Meshes that only `make soak` runs.
 MARKS = [pytest.mark.soak, pytest.mark.soak, pytest.mark.soak, pytest.mark.full]
 
 
 def resident(what):
-    """Bytes of memory that this process has (`VmRSS`), or had at most since that was cleared (`VmHWM`)."""
+    """Return bytes of memory of this process: now (`VmRSS`), or the peak since the last reset (`VmHWM`)."""
     return 1024 * int(re.search(rf"{what}:\s+(\d+)", pathlib.Path("/proc/self/status").read_text())[1])
 
 
 @pytest.fixture
 def returned():
-    """The allocator gives each piece of 4 MiB or more back as soon as it is free."""
+    """Make the allocator return each free piece of 4 MiB or more at once."""
     libc = ctypes.CDLL(None)
     m_mmap_threshold = -3
     assert libc.mallopt(m_mmap_threshold, 1 << 22) == 1
@@ -72,7 +72,7 @@ def returned():
 @pytest.mark.parametrize(
     "mesh", [pytest.param(mesh, marks=mark) for mesh, mark in zip(MESHES, MARKS, strict=True)], ids=repr
 )
-def test_the_activations_of_a_plan_are_what_a_step_allocates(mesh, returned):
+def test_planned_activations_match_the_allocated_memory(mesh, returned):
     rows, width = 131072, 128
 
     def program():
@@ -89,7 +89,7 @@ def test_the_activations_of_a_plan_are_what_a_step_allocates(mesh, returned):
         jax.block_until_ready((session.step(feed), session.scope.arrays))
 
     def risen():
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # the most that it had begins anew
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = resident("VmRSS")
         step()
         return resident("VmHWM") - before
@@ -97,7 +97,7 @@ def test_the_activations_of_a_plan_are_what_a_step_allocates(mesh, returned):
     step()
     most = 0
     tries = 0
-    # Where devices wait for a core, some give their memory back before others need theirs: in such a step it is less.
+    # With fewer cores than devices, some devices free memory before others allocate: in these steps the peak is lower.
     while most < 0.95 * 8 * found.activations and tries < 30:
         most = max(most, risen())
         tries += 1
@@ -108,7 +108,7 @@ BLOCKS, WIDTH = 12, 256
 
 
 def deep():
-    """A stack of blocks; the weights of one are divided over an axis where the mesh has it."""
+    """Return a stack of blocks, with a weight divided over an axis of the mesh, if present."""
 
     def program():
         def block(x):
@@ -121,16 +121,16 @@ def deep():
     return program
 
 
-def test_of_a_stack_in_parts_a_device_holds_one_block():
+def test_sharded_stacks_gather_a_block_at_a_time():
     whole, parts = fluid.plan(deep(), fluid.optimizer.Adam(1e-3), 8, [MESHES[0], MESHES[1]]).candidates
     block = 4 * (2 * WIDTH * WIDTH)
     assert parts.parameters < 1.05 * whole.parameters / 8 and parts.slots < 1.05 * whole.slots / 8
-    # The parts of the gradient; weights of a block and what becomes of them; and little beside that.
+    # The part of the gradient; the weights of a block with their derived values; and little else.
     assert parts.activations < BLOCKS * block / 8 + 4 * block
     assert whole.activations > BLOCKS * block
 
 
-def test_blocks_of_a_stack_are_divided_as_their_parameters_say():
+def test_stacked_blocks_follow_their_parameter_shardings():
     feed = {"x": np.random.default_rng(0).normal(size=(8, WIDTH)).astype("float32")}
     found = {}
     for mesh in (None, fluid.Mesh(data=2, fsdp=2, model=2)):
@@ -144,7 +144,7 @@ def test_blocks_of_a_stack_are_divided_as_their_parameters_say():
         np.testing.assert_allclose(many[name], value, atol=1e-5 * (1e-2 + np.abs(value).max()), err_msg=name)
 
 
-def test_what_does_not_fit_is_said_and_the_smallest_that_does():
+def test_a_plan_names_the_smallest_fitting_mesh():
     plan = fluid.plan(program, fluid.optimizer.SGD(0.1), 64, [*MESHES, fluid.Mesh(data=1)], memory=1_000_000)
     smallest = plan.smallest
     assert smallest is not None and smallest.peak <= 1_000_000
@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_said_and_the_smallest_that_does():
     assert fluid.plan(program, fluid.optimizer.SGD(0.1), 64, fluid.Mesh(data=1), memory=1000).smallest is None
 
 
-def test_mistakes():
+def test_wrong_plans_raise_argument_errors():
     optimizer = fluid.optimizer.SGD(0.1)
     with pytest.raises(
         fluid.errors.ArgumentError, match=r'has 16 devices, and JAX was told of 8.*"jax_num_cpu_devices", 16'

@@ -1,4 +1,4 @@
-"""What holds on eight devices is tested by `*on_eight_devices.py`, in a process of its own that has as many."""
+"""Runs of `*on_eight_devices.py`, in a separate process with eight devices."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-# Eight devices that share a few cores wait long for each other, and XLA ends a process that waits for more than 40 s.
+# Eight devices on a few cores wait long for each other, and XLA ends a process that waits for more than 40 s.
 FLAGS = (
     "--xla_force_host_platform_device_count=8 --xla_cpu_collective_timeout_seconds=600 "
     "--xla_cpu_collective_call_terminate_timeout_seconds=600"
@@ -18,7 +18,7 @@ FLAGS = (
 
 
 def run(mark, folder):
-    """Run those tests in a process with eight devices; what it prints is shown where one fails."""
+    """Run these tests in a process with eight devices, and show its output on failure."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
     paths = os.pathsep.join(map(str, [ROOT, HERE, ROOT / "tests", ROOT / "tests" / "helpers"]))
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
@@ -49,5 +49,5 @@ def test_all_on_eight_devices(tmp_path):
 
 
 @pytest.mark.soak
-def test_what_takes_long_on_eight_devices(tmp_path):
+def test_slow_files_pass_on_eight_devices(tmp_path):
     run("soak", tmp_path / "inner")

@@ -1,4 +1,4 @@
-"""What is read from the text of compiled modules, against what was written by hand."""
+"""Work parsed from the text of compiled modules: compared with numbers by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,13 @@ def compiled(function, *arguments):
 
 @settings(max_examples=8)
 @given(st.lists(st.integers(8, 20), min_size=4, max_size=4))
-def test_a_product_is_two_operations_for_each_number_and_term(sizes):
+def test_a_product_counts_two_operations_per_term(sizes):
     batch, rows, inner, columns = sizes
     one, other = np.ones((batch, rows, inner), "float32"), np.ones((batch, inner, columns), "float32")
     assert compiled(jnp.matmul, one, other) == Work(2 * batch * rows * inner * columns)
 
 
-def test_what_a_loop_does_counts_as_often_as_it_turns():
+def test_loop_work_is_multiplied_by_iterations():
     x = np.ones((64, 64), "float32")
 
     def turning(x, turns):
@@ -36,7 +36,7 @@ def test_what_a_loop_does_counts_as_often_as_it_turns():
     assert decided == Work(each, partial=True)
 
 
-def test_of_two_branches_the_dearer_one_counts():
+def test_a_condition_counts_its_more_expensive_branch():
     x = np.ones((64, 64), "float32")
     found = compiled(lambda x: jax.lax.cond(x[0, 0] > 0, lambda x: jnp.tanh(x @ x) @ x, lambda x: x @ x, x), x)
     assert found.flops == 2 * 2 * 64**3
@@ -91,7 +91,7 @@ ENTRY %main (x: bf16[8,128], w: f32[64,128]) -> f32[512,128] {
 """.replace("TURNS", 'backend_config={"known_trip_count":{"n":"4"}}')
 
 
-def test_what_a_device_sends_is_what_it_sends_around_a_ring():
+def test_collectives_count_bytes_sent_around_a_ring():
     found = work_of(MODULE)
     assert found.collectives == {"collective-permute": 4, "all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
     row = 4 * 128  # bytes of a row of w

@@ -1,6 +1,6 @@
-"""Tests of this folder compare fluid with libraries of the extra `peers`; `make peers` runs them."""
+"""Comparisons of fluid with libraries of the extra `peers`; `make peers` runs them."""
 
 import importlib.util
 
-# Other environments have none of these libraries, which the modules of this folder import at once.
+# Other environments lack these libraries, which the modules of this folder import at once.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]

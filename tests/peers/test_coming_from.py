@@ -1,4 +1,4 @@
-"""Each pair of blocks of docs/coming-from/ runs, in the other library and in fluid, and both agree in numbers."""
+"""Pairs of code blocks of docs/coming-from/: each runs in the other library and in fluid, with equal numbers."""
 
 import os
 import pathlib
@@ -11,17 +11,17 @@ from test_pages import DOCS
 import fluid
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # before Keras is imported
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is: threads cost such small nets more than they gain
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: threads cost small nets more than they gain
 
-pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("default")]  # the other libraries warn of each other
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("default")]  # the other libraries warn about each other
 
 FOLDER = DOCS / "coming-from"
-# Blocks `py` are the other library's, and blocks `python` fluid's, except those before the first `py`, which both need.
+# Blocks `py` are for the other library, blocks `python` for fluid, except those before the first `py`, used by both.
 BLOCKS = re.compile(r"^```(py|python)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
 def run(name):
-    """Run the blocks of a page in order, and return the names that the other library's and fluid's blocks define."""
+    """Run the blocks of a page in order, and return the names of the other library's and of fluid's blocks."""
     path = FOLDER / f"{name}.md"
     text = path.read_text(encoding="utf-8")
     peer, ours = {"__name__": "peer"}, {"__name__": "ours"}
@@ -105,7 +105,7 @@ def test_flax_page(in_tmp):
         weights = {f"{name}.w_0": layer.kernel[...] for name, layer in parts.items()}
         return weights | {f"{name}.b_0": layer.bias[...] for name, layer in parts.items()}
 
-    # From the initial arrays of the other library, the block of fluid trains to its final arrays.
+    # From the initial arrays of the other library, the block of fluid trains to equal final arrays.
     start = arrays(flax["Classifier"](flax["nnx"].Rngs(0)))
     trainer = fluid.Trainer(ours["program"], ours["optax"].adam(3e-3), params=start)
     trainer.train(ours["reader"], num_epochs=10)

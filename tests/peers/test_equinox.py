@@ -1,9 +1,12 @@
-"""Modules of Equinox inside program functions, with states, random keys and a call of your own."""
+"""Modules of Equinox inside program functions, with states, random keys and custom calls."""
+
+import re
 
 import equinox
 import jax
 import numpy as np
 import pytest
+from test_pages import DOCS
 
 import fluid
 from fluid import errors, layers
@@ -54,7 +57,7 @@ def train(trainer):
     assert float(trainer.test(reader)["loss"]) < 0.5 * before
 
 
-def test_initial_arrays_are_those_of_the_module():
+def test_initial_arrays_match_the_module():
     net = plain()
     trainer = trainer_of(net)
     assert list(trainer.program.parameters)[:2] == ["net/layers/0/weight", "net/layers/0/bias"]
@@ -70,6 +73,19 @@ def test_trained_values_return_to_a_new_module():
     assert (updated.layers[0].weight != net.layers[0].weight).any()
 
 
+def test_block_of_the_page_runs():
+    path = DOCS / "modules.md"
+    text = path.read_text(encoding="utf-8")
+    # The first block of the page defines the data and the program; the other blocks `python` need Flax and Haiku.
+    first = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    block = re.search(r"^## Equinox\n.*?^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    namespace = {"__name__": "__page__"}
+    for found in (first, block):
+        exec(compile("\n" * text.count("\n", 0, found.start(1)) + found[1], str(path), "exec"), namespace)
+    x, y = namespace["x"], namespace["y"]
+    assert np.mean((jax.vmap(namespace["net"])(x) - y) ** 2) < 0.1 * np.mean(y**2)
+
+
 def test_states_and_dropout_follow_the_mode():
     given = equinox.nn.make_with_state(Net)(jax.random.key(0))
     trainer = trainer_of(given)
@@ -83,7 +99,7 @@ def test_states_and_dropout_follow_the_mode():
     assert losses[0] != losses[1]
 
 
-def test_call_of_your_own():
+def test_custom_calls_receive_the_training_mode():
     net = plain()
     trainer = trainer_of(net, call=lambda module, x, train: jax.vmap(module)(2 * x) * (1 if train else 3))
     np.testing.assert_allclose(predicted(trainer), 3 * jax.vmap(net)(2 * X), rtol=1e-5, atol=1e-6)

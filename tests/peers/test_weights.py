@@ -1,4 +1,4 @@
-"""The three models of examples/ beside their originals, with random weights, and files of PyTorch and Keras."""
+"""Three models of examples/ compared with their sources, with random weights, and files of PyTorch and Keras."""
 
 import importlib.util
 import pathlib
@@ -25,7 +25,7 @@ def load(name):
 
 
 def randomized(model):
-    """Give every parameter and moving average a random value, so that each of them counts."""
+    """Set every parameter and moving average to a random value, so that each has an effect."""
     torch.manual_seed(0)
     with torch.no_grad():
         for name, value in model.state_dict().items():

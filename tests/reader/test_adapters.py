@@ -1,4 +1,4 @@
-"""What users hand over as reader: arrays, functions, iterables, and things that are none of these."""
+"""Readers that users pass: arrays, functions, iterables, and objects that are no readers."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_arrays_give_every_row_once(count, size, shuffle, drop, seed):
 
 @settings(max_examples=50, deadline=None)
 @given(count=st.integers(1, 20), size=st.integers(1, 7), epoch=st.integers(0, 2), data=st.data())
-def test_arrays_go_on_behind_a_position(count, size, epoch, data):
+def test_arrays_continue_after_a_position(count, size, epoch, data):
     def make():
         return reader.arrays(np.arange(count), size, shuffle=True, seed=5)
 
@@ -74,7 +74,7 @@ def test_arrays_of_every_form():
     form=st.sampled_from([lambda x, y: x, lambda x, y: (x, y), lambda x, y: {"x": x, "y": y}]),
     read=st.integers(0, 70),
 )
-def test_parts_of_what_is_read_together_are_the_minibatches(count, size, width, shuffle, drop, form, read):
+def test_joint_minibatches_split_into_the_same_minibatches(count, size, width, shuffle, drop, form, read):
     x = np.broadcast_to(np.arange(count)[:, None], (count, width))
     y = np.arange(count) / 7
     made = reader.arrays(form(x, y), size, shuffle, 3, drop)
@@ -166,7 +166,7 @@ def test_an_iterator_is_refused_in_the_second_pass(make):
         next(passes())
 
 
-def test_a_function_that_returns_one_iterator_again_and_again_is_refused():
+def test_a_function_that_returns_a_used_iterator_is_refused():
     rows = iter([[1]])
     passes = minibatches(lambda: rows)
     assert list(passes()) == [[1]]
@@ -174,7 +174,7 @@ def test_a_function_that_returns_one_iterator_again_and_again_is_refused():
         next(passes())
 
 
-def test_an_iterator_that_was_used_up_before_is_refused():
+def test_an_exhausted_iterator_is_refused():
     rows = generator()
     list(rows)
     with pytest.raises(errors.ReaderError, match="exhausted"):
@@ -182,7 +182,7 @@ def test_an_iterator_that_was_used_up_before_is_refused():
 
 
 class Restarting:
-    """Its own iterator, which starts anew whenever it is iterated: legal, and common."""
+    """An iterator of itself that restarts at each `iter`, which is legal and common."""
 
     def __init__(self, times):
         self.times, self.left = times, 0
@@ -200,7 +200,7 @@ class Restarting:
         return [self.left]
 
 
-def test_an_object_that_restarts_itself_is_no_used_up_iterator():
+def test_a_restarting_iterator_gives_several_passes():
     passes = minibatches(Restarting(times=2))
     assert [list(passes()), list(passes())] == [[[1], [0]]] * 2
     with pytest.raises(errors.ReaderError, match="exhausted"):
@@ -215,14 +215,14 @@ def test_a_pass_without_minibatches_is_refused(source):
         list(nonempty(iter(())))
 
 
-def test_the_empty_rest_of_a_restored_pass_is_no_error():
+def test_a_restored_finished_pass_is_empty_without_error():
     passes = minibatches(reader.batch([1, 2], 1))
     passes.restore({"epoch": 0, "given": 2})
     assert list(passes()) == []
     assert list(passes()) == [[1], [2]]
 
 
-def test_closing_a_pass_runs_the_finally_blocks_of_the_reader():
+def test_closing_a_pass_runs_the_readers_finally_blocks():
     ended = []
 
     def rows():
@@ -241,13 +241,13 @@ def test_closing_a_pass_runs_the_finally_blocks_of_the_reader():
     assert list(handed_over) == [2], "what the user holds is the user's, who may read on"
 
 
-def test_a_readers_own_position_moves_with_its_minibatches():
+def test_a_readers_position_moves_with_its_minibatches():
     mine = reader.batch(range(10), 2)
     rows = minibatches(mine)()
     next(rows), next(rows)
     assert mine.state()["given"] == 2
 
 
-def test_arrays_of_unequal_rows_name_the_reader_to_write():
+def test_ragged_arrays_name_the_reader_to_write():
     with pytest.raises(errors.ArgumentError, match=r"'words' with rows of different shapes.*fluid.reader.batch\("):
         reader.arrays({"words": [[1, 2], [3]], "label": [0, 1]}, batch_size=2)

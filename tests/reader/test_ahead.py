@@ -1,4 +1,4 @@
-"""Threads: exceptions arrive unchanged, and no thread is left behind, however a pass ends."""
+"""Threads of readers: exceptions arrive unchanged, and every thread ends with its pass, however the pass ends."""
 
 import gc
 import itertools
@@ -70,7 +70,7 @@ def test_threads_end_before_python_does(ahead):
     rows.close()
 
 
-def test_no_thread_starts_before_the_first_row_is_wanted(ahead):
+def test_threads_start_at_the_first_row(ahead):
     rows = ahead(range(3))()
     assert not ours()
     rows.close()
@@ -134,7 +134,7 @@ def test_finally_blocks_of_the_reader_run(ahead):
     assert len(ended) == 1
 
 
-def test_a_mappers_exception_arrives_in_its_place():
+def test_a_mappers_exception_arrives_at_its_row():
     failure = ValueError("row 3")
 
     def mapper(row):
@@ -185,7 +185,7 @@ def test_buffered_reads_ahead_but_not_too_far():
     iterator.close()
 
 
-def test_closing_does_not_wait_for_a_reader_that_hangs(monkeypatch):
+def test_closing_does_not_wait_for_hanging_readers(monkeypatch):
     monkeypatch.setattr(fluid.reader.ahead, "_PATIENCE", 0.01)
     hang, hanging = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Buckets: everything fits, shapes are few, choices follow from what was fed and from nothing else."""
+"""Buckets: every row fits, shapes are few, and the choice of shapes depends only on earlier feeds."""
 
 import json
 
@@ -23,20 +23,20 @@ few = settings(max_examples=40, deadline=None)
 
 
 def column(spec, lengths):
-    """Rows of these lengths, checked; the steps count from 1, so that padding can be told from them."""
+    """Return checked rows of these lengths; steps count from 1, so they differ from padding."""
     lengths = np.array(lengths, np.int32)
     steps = np.arange(1, lengths.sum() * spec.shape[1] + 1).reshape(-1, spec.shape[1])
     return Ragged(steps.astype(spec.held), lengths)
 
 
 def nested(spec, lengths):
-    """Rows of sequences of these lengths, checked."""
+    """Return checked rows of sequences of these lengths."""
     flat = column(spec, [n for row in lengths for n in row])
     return Ragged(flat.steps, np.array([len(row) for row in lengths], np.int32), flat.lengths)
 
 
 def minibatch(specs, lengths):
-    """One value for each feed; the lengths of row i are lengths[i]."""
+    """Return a value for each feed; the lengths of row i are lengths[i]."""
     return {name: column(spec, [row[i] for row in lengths]) for i, (name, spec) in enumerate(specs.items())}
 
 
@@ -50,7 +50,7 @@ def lengths_of_two(longest=400):
 
 @few
 @given(st.lists(lengths_of_two(), max_size=30), st.integers(1, 12))
-def test_everything_fits_and_nothing_changes(fed, budget):
+def test_padding_keeps_all_values_and_lengths(fed, budget):
     buckets = Buckets(TWO, max_compilations=budget)
     for lengths in fed:
         for i, (name, value) in enumerate(buckets.pad(minibatch(TWO, lengths)).items()):
@@ -87,7 +87,7 @@ def test_nested_rows_fit_in_both_levels(fed):
     st.sampled_from([1, 2]),
 )
 def test_mixed_lengths_take_few_shapes_short_batches_included(longest, budget, seed, feeds):
-    """Three passes, each in another order, each with a short last minibatch: at most as many shapes as asked for."""
+    """Feed three passes in different orders, each with a short last minibatch, within the budget of shapes."""
     specs = dict([*TWO.items()][:feeds])
     buckets, seen = Buckets(specs, max_compilations=max(budget, 8)), set()
     for epoch in range(3):
@@ -100,7 +100,7 @@ def test_mixed_lengths_take_few_shapes_short_batches_included(longest, budget, s
 @few
 @given(st.lists(lengths_of_two(longest=1000), min_size=1, max_size=120), st.integers(1, 8))
 def test_any_order_takes_few_shapes_more(fed, budget):
-    """Whatever comes: beside the budget only what grows, and each growth doubles at least one size, or fills a gap."""
+    """Exceed the budget only by growth: each new shape doubles at least one size, or fills a gap."""
     fed = [lengths[:1] * 4 for lengths in fed]
     seen = shapes(Buckets(TWO, max_compilations=budget), [minibatch(TWO, lengths) for lengths in fed])
     doublings = 2 * len({padded_time(n) for n in range(1001)})
@@ -115,7 +115,7 @@ def test_sorted_lengths_take_few_shapes_more():
 
 @few
 @given(st.lists(lengths_of_two(), min_size=1, max_size=40), st.integers(0, 40), st.integers(2, 8))
-def test_choices_follow_from_what_was_fed_and_survive_a_restart(fed, at, budget):
+def test_shapes_follow_the_feeds_and_survive_restarts(fed, at, budget):
     fed = [minibatch(TWO, lengths) for lengths in fed]
     first, second = (Buckets(TWO, max_compilations=budget) for _ in range(2))
     want = shapes(first, fed)
@@ -127,7 +127,7 @@ def test_choices_follow_from_what_was_fed_and_survive_a_restart(fed, at, budget)
     assert resumed.state() == first.state() and padding_of([resumed]) == padding_of([first])
 
 
-def test_data_of_little_variation_has_one_shape():
+def test_data_of_little_variation_needs_a_single_shape():
     buckets = Buckets(ONE)
     rng = np.random.default_rng(0)
     fed = [minibatch(ONE, [(int(n),) for n in rng.integers(390, 401, 8)]) for _ in range(200)]
@@ -135,7 +135,7 @@ def test_data_of_little_variation_has_one_shape():
 
 
 def test_grouped_lengths_get_shapes_that_serve_them():
-    """Powers of two take more shapes, and still pad more."""
+    """Compare with powers of two, which take more shapes and still pad more."""
     rng = np.random.default_rng(0)
     lengths = np.clip(np.exp(rng.normal(3.7, 0.8, 400)), 1, 400).astype(int)
     buckets = Buckets(ONE)
@@ -146,8 +146,8 @@ def test_grouped_lengths_get_shapes_that_serve_them():
     assert len(seen) < len(set(powers)) and padding_of([buckets]) < 1 - lengths.sum() / powers.sum()
 
 
-def test_a_finer_shape_comes_once_it_has_saved_what_it_costs():
-    """One long minibatch, then short ones of 8 rows: each would save 56 of the 64 steps of each row."""
+def test_a_finer_shape_comes_after_saving_its_cost():
+    """Feed a long minibatch, then short minibatches of 8 rows that could save 56 of the 64 steps of each row."""
     price = 10 * 8 * 64  # ten minibatches of the largest shape
     seen = shapes(Buckets(ONE, price=price), [minibatch(ONE, [(n,)] * 8) for n in [60, *[8] * 100]])
     assert [size[0][1] for size in seen] == [64] * 12 + [8] * 89  # 11 * 56 / 64 < 10 <= 12 * 56 / 64
@@ -155,15 +155,15 @@ def test_a_finer_shape_comes_once_it_has_saved_what_it_costs():
 
 @few
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=200), st.integers(1, 16))
-def test_where_compilations_are_dear_there_are_few(longest, rows):
+def test_expensive_compilations_lead_to_few_shapes(longest, rows):
     seen = shapes(Buckets(ONE, price=1e9), [minibatch(ONE, [(n,)] * rows) for n in longest])
     sizes = list(dict.fromkeys(size[0][1] for size in seen))
-    assert all(b >= 1.5 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each time with room for longer rows
+    assert all(b >= 1.5 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each leaves capacity to grow
     assert max(sizes) <= 2.5 * max(4, *longest)
 
 
-def test_what_is_known_to_come_is_held_by_the_first_shape():
-    """Where that pads less than a compilation costs: all of 50 minibatches of 8 rows, each to at most 40 steps."""
+def test_expected_minibatches_fit_the_first_shape():
+    """Announce 50 minibatches of 8 rows: padding all to 40 steps costs less than a second compilation."""
     fed = [minibatch(ONE, [(n,)] * 8) for n in (5, 37, 20)]
     for price, together, want in [(16000, 50, [40, 40, 40]), (15999, 50, [5, 56, 56]), (16000, 51, [5, 56, 56])]:
         buckets = Buckets(ONE, price=price)
@@ -172,12 +172,12 @@ def test_what_is_known_to_come_is_held_by_the_first_shape():
         resumed.restore(json.loads(json.dumps(buckets.state())))
         for each in (buckets, resumed):
             assert [size[0][1] for size in shapes(each, fed)] == want
-    # What is needed all the same is held.
+    # A longer minibatch than announced still gets a shape that holds it.
     buckets.expect(minibatch(ONE, [(3,)]), 1)
     assert shapes(buckets, [minibatch(ONE, [(100,)] * 8)])[0][0][1] >= 100
 
 
-# The rows of the table in the docstring of `Buckets._grow`: the steps and the rows of each minibatch, and the sizes.
+# The table in the docstring of `Buckets._grow`: steps and rows of each minibatch, and the resulting sizes.
 GROWN = {
     "rare batch size": ({}, [(16, 8), (16, 8), (5, 3)], [16, 16, 16]),
     "announced": ({"price": 100.0}, [(9, 1)], [20]),
@@ -189,7 +189,7 @@ GROWN = {
 
 
 @pytest.mark.parametrize("case", GROWN)
-def test_a_new_shape_is_chosen_as_the_table_says(case):
+def test_new_shapes_follow_the_table(case):
     options, fed, wanted = GROWN[case]
     buckets = Buckets(ONE, **options)
     if case == "announced":
@@ -198,7 +198,7 @@ def test_a_new_shape_is_chosen_as_the_table_says(case):
     assert [size[0][1] for size in found] == wanted
 
 
-def test_a_state_from_before_anything_was_known_to_come_is_taken():
+def test_a_state_without_expected_minibatches_is_restored():
     state = Buckets(ONE).state()
     del state["coming"], state["together"]
     buckets = Buckets(ONE)
@@ -235,7 +235,7 @@ def test_without_history_sizes_are_powers_of_two():
         assert padded["text"].shape[1:3] == (padded_time(n),) * 2 and padded["words"].shape[1] == padded_time(n)
 
 
-def test_padded_batches_are_padded_anew_and_arrays_left_alone():
+def test_padded_batches_are_repadded_and_arrays_kept():
     buckets = Buckets({**TWO, "image": IMAGE}, [6])
     batch = SequenceBatch.from_rows([[[1], [2]], [[3]]], "int32", time=9)
     device = SequenceBatch(jnp.ones((2, 9, 2)), jnp.array([2, 1]))
@@ -308,12 +308,12 @@ def test_wrong_budgets(count):
 
 
 @pytest.mark.parametrize("state", [None, {}, {"shapes": 5}, [1]])
-def test_what_is_no_state(state):
+def test_restoring_a_wrong_state_is_refused(state):
     with pytest.raises(errors.ArgumentError, match=r"restore needs what buckets.state\(\) returned"):
         Buckets(ONE).restore(state)
 
 
-def test_reading_and_padding_is_what_check_feed_does():
+def test_a_read_feed_is_padded_as_by_check_feed():
     value = read_feed(WORDS, [[1, 2], [3]])
     assert isinstance(value, Ragged) and value.shape == (2,)
     padded = Buckets(ONE, [3]).pad({"words": value})["words"]

@@ -1,4 +1,4 @@
-"""One column against its declaration: what is accepted and how it is converted, and what each mistake says."""
+"""Columns against their declaration: accepted forms, conversions, and the error of each mistake."""
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -22,14 +22,14 @@ POINTS = FeedSpec("points", (None, 2), "float32", lod_level=1)
 TEXT = FeedSpec("text", (None, 1), "int64", lod_level=2, limits=(0, 100, None))
 
 
-def test_what_fits_is_not_copied():
+def test_fitting_arrays_are_not_copied():
     image, label = np.zeros((2, 1, 4, 4), "float32"), np.zeros((2, 1), "int32")
     assert check_feed(IMAGE, image) is image
     assert check_feed(LABEL, label) is label
 
 
 @pytest.mark.parametrize("shape", [(2, 16), (2, 4, 4), (2, 1, 4, 4), (2, 4, 4, 1), (2, 1, 1, 4, 4)])
-def test_flat_rows_and_sizes_of_one_are_reshaped(shape):
+def test_flat_rows_and_unit_dimensions_are_reshaped(shape):
     values = np.arange(32, dtype="float32")
     fed = check_feed(IMAGE, values.reshape(shape))
     assert fed.shape == (2, 1, 4, 4) and fed.ravel().tolist() == values.tolist()
@@ -40,7 +40,7 @@ def test_rows_are_flattened_to_a_declared_vector():
 
 
 @pytest.mark.parametrize("value", [[3, 1], [[3], [1]], np.array([3, 1]), np.array([[3], [1]], "uint8"), (3, 1)])
-def test_columns_of_one_value_accept_plain_scalars(value):
+def test_scalar_columns_accept_plain_scalars(value):
     fed = check_feed(LABEL, value)
     assert fed.dtype == np.int32 and fed.tolist() == [[3], [1]]
 
@@ -82,7 +82,7 @@ def test_whole_shapes():
         check_feed(spec, np.ones((2, 7)))
 
 
-def test_device_arrays_stay_where_they_are():
+def test_device_arrays_stay_on_their_device():
     image = jnp.zeros((2, 1, 4, 4))
     with jax.transfer_guard("disallow"):
         assert check_feed(IMAGE, image) is image
@@ -237,7 +237,7 @@ def ragged(length):
         ),
     ],
 )
-def test_mistakes(spec, value, kind, words):
+def test_wrong_values_raise_errors_with_their_position(spec, value, kind, words):
     with pytest.raises(kind, match="(?s)" + words) as caught:
         check_feed(spec, value, "batch 7")
     assert str(caught.value).startswith(f"feed {spec.name!r}")
@@ -322,7 +322,7 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=300)
 @given(spec=st.sampled_from([LABEL, VECTOR, WORDS, POINTS, TEXT]), value=ANYTHING)
-def test_whatever_is_fed_is_refused_by_an_error_of_fluid_or_is_a_batch(spec, value):
+def test_any_value_becomes_a_batch_or_raises_fluiderror(spec, value):
     try:
         fed = check_feed(spec, value)
     except errors.FluidError:
@@ -334,13 +334,13 @@ def test_whatever_is_fed_is_refused_by_an_error_of_fluid_or_is_a_batch(spec, val
     ("rows", "found"),
     [([[[]], [[1.0, 2.0]][:0]], "steps without numbers"), ([{}], "{} as a row"), ([""], "'' as a row")],
 )
-def test_empty_values_that_are_no_empty_rows_are_refused(rows, found):
+def test_empty_values_of_wrong_form_are_refused(rows, found):
     with pytest.raises(errors.FeedError, match=found):
         check_feed(POINTS, rows)
 
 
 @pytest.mark.parametrize("values", [1.7e9 + np.arange(40.0), 2**40 + np.arange(40), -(2**30) - np.arange(40)])
-def test_large_numbers_that_become_equal_are_warned_of_once(values):
+def test_large_numbers_that_become_equal_warn_once(values):
     spec = FeedSpec("t", (None, 1), "float32", site="net.py:3")
     with pytest.warns(
         errors.FluidWarning, match=r"'t': found 40 different numbers.*keeps \d\b.*declared at net.py:3"
@@ -361,5 +361,5 @@ def test_large_numbers_that_become_equal_are_warned_of_once(values):
         np.array([np.inf, -np.inf, np.nan, 2.0**60]),
     ],
 )
-def test_numbers_that_stay_apart_are_not_warned_of(values):
+def test_large_numbers_that_stay_distinct_do_not_warn(values):
     read_feed(FeedSpec("t", (None, 1), "float32"), values)

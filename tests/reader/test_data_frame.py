@@ -1,4 +1,4 @@
-"""Tables encode raw rows as feeds; pandas and scikit-learn are the references."""
+"""Tables that encode raw rows as feeds: pandas and scikit-learn are the references."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_numbers_are_scaled_as_by_scikit_learn():
     np.testing.assert_allclose(Table.fit(FEATURES)(FEATURES)["numbers"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_categories_are_one_more_than_pandas_codes():
+def test_category_indexes_are_pandas_codes_plus_1():
     expected = pandas.Categorical(ROWS.city).codes + 1
     found = Table.fit(FEATURES)(FEATURES)["categories"]
     assert found.dtype == np.int64 and found[:, 0].tolist() == expected.tolist()
@@ -104,7 +104,7 @@ def test_labels_are_classes_or_numbers(label, categories, classes, encoded):
     assert found.dtype == (np.float32 if classes is None else np.int64)
 
 
-def test_balanced_weights_equal_those_of_scikit_learn():
+def test_balanced_weights_equal_scikit_learn_weights():
     table = Table.fit(ROWS, label="paid", class_weight="balanced")
     expected = compute_class_weight("balanced", classes=np.array(["no", "yes"]), y=ROWS.paid)
     np.testing.assert_allclose(table.class_weights, expected)
@@ -171,7 +171,7 @@ def test_file_gives_the_feeds_of_its_frame(ending, tmp_path):
         assert feed.tobytes() == expected[name].tobytes()
 
 
-def test_raw_rows_are_told_from_feeds():
+def test_raw_rows_are_distinguished_from_feeds():
     table = Table.fit(FEATURES)
     assert table.is_raw(FEATURES) and table.is_raw({"age": [1]})
     assert not table.is_raw(table(FEATURES)) and not table.is_raw([1])

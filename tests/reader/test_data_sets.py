@@ -1,4 +1,4 @@
-"""Whole data sets and rows where minibatches are wanted: taken where that has one meaning, else the call that works."""
+"""Whole data sets and rows instead of minibatches: accepted if unambiguous, else the error names the right call."""
 
 import re
 
@@ -32,7 +32,7 @@ def trainer():
 
 
 def line_of(error):
-    """The call that an error gives as the one that works."""
+    """Return the working call that an error message names."""
     return re.search(r"(reader\.\w+\(.*?\))(?:;|, since|\. If|$)", str(error.value)).group(1)
 
 
@@ -42,7 +42,7 @@ class TestDataFrames:
         assert [list(minibatch) for minibatch in given] == [["a", "b", "label"]] * 2
         assert given[1]["b"].tolist() == [9, 11] and given[0]["label"].dtype == FRAME["label"].dtype
 
-    def test_several_columns_are_one_feed(self):
+    def test_several_frame_columns_form_a_feed(self):
         (minibatch,) = reader.arrays({"x": FRAME[["a", "b"]], "label": FRAME["label"]}, batch_size=6)
         feed = Feeder(SPECS).feed(minibatch)
         assert feed["x"].tolist() == X.tolist() and feed["label"].ravel().tolist() == Y.tolist()
@@ -94,7 +94,7 @@ class TestListsOfDicts:
 
 
 class Named:
-    """Stands for `reader` in "reader.batch(reader, ...)", where it is the user's reader and the module at once."""
+    """A stand-in for `reader` in "reader.batch(reader, ...)": the user's reader and the module at once."""
 
     def __init__(self, rows):
         self._rows = rows
@@ -120,7 +120,7 @@ def test_rows_without_batch_name_the_call(trainer, rows):
     trainer.train(reader.batch(rows, 4))
 
 
-def test_rows_of_one_field_without_batch_name_the_call():
+def test_single_rows_without_batch_name_the_call():
     with pytest.raises(errors.FeedError, match=r"found one row, 'x' without.*fluid.reader.batch\("):
         Feeder({"x": SPECS["x"]}).feed(X[0], 0)
     words = {"words": FeedSpec("words", (None, 1), "int64", lod_level=1), "label": SPECS["label"]}
@@ -128,7 +128,7 @@ def test_rows_of_one_field_without_batch_name_the_call():
         Feeder(words).feed(([3, 1, 2], 1), 0)
 
 
-def test_a_minibatch_that_does_not_fit_is_not_taken_for_a_row():
+def test_a_wrong_minibatch_is_not_treated_as_row():
     for minibatch in [(X[:, :1], Y), (X, Y + 0.5), [(X[0], 0.5)], (X, ["a"] * 6)]:
         with pytest.raises(errors.FeedError) as error:
             Feeder(SPECS).feed(minibatch, 0)
@@ -155,7 +155,7 @@ class TestTuplesOfArrays:
 
 
 class TestExtraColumns:
-    """Columns of dicts that the program does not declare."""
+    """Dict columns that the program does not declare."""
 
     extra = {"x": X, "label": Y, "id": np.arange(6)}
 
@@ -174,12 +174,12 @@ class TestExtraColumns:
             assert list(feed) == ["x", "label"] and feed["x"].tolist() == X.tolist()
         assert list(Feeder({"label": SPECS["label"]}, ["label"]).feed(frame)) == ["label"]
 
-    def test_a_feed_that_is_missing_is_no_extra_column(self):
+    def test_an_absent_feed_is_reported_before_extra_columns(self):
         with pytest.raises(errors.FeedError, match="feed 'label'.*only 'x', 'lable'"):
             Feeder(SPECS, ["x", "label"]).feed({"x": X, "lable": Y})
 
 
-def test_only_some_feeds_are_read_of_the_minibatches_of_all():
+def test_a_feeder_reads_only_the_requested_feeds():
     feeder = Feeder(SPECS, only={"x"})
     rows = list(zip(X, Y, strict=True))
     for minibatch in ((X, Y), (X,), rows, {"x": X}, {"x": X, "label": Y}, RECORDS, [X, Y], [(x,) for x in X]):
@@ -194,7 +194,7 @@ def test_only_some_feeds_are_read_of_the_minibatches_of_all():
     assert Feeder(SPECS, {"label": 0, "x": 1}, only={"label"}).feed((Y,))["label"].ravel().tolist() == Y.tolist()
 
 
-def test_minibatches_of_a_dict_of_columns_name_the_call():
+def test_a_dict_of_columns_names_reader_arrays():
     with pytest.raises(errors.ArgumentTypeError, match=r"reader=fluid.reader.arrays\({'x': x, 'label': label}"):
         minibatches({"x": X, "label": Y})
 
@@ -204,6 +204,6 @@ def test_columns_of_pandas_in_different_orders_are_refused():
     mixed = table.loc[[2, 0, 1]]
     with pytest.raises(errors.ArgumentError, match=r"found the indices \[2, 0, 1\] and \[0, 1, 2\]"):
         fluid.reader.arrays((mixed["a"], table["y"]), batch_size=1)
-    other = table.set_axis([7, 8, 9])  # of another table
+    other = table.set_axis([7, 8, 9])  # an index of a different table
     for y in (mixed["y"], table["y"].loc[mixed.index], mixed["y"].to_numpy(), other["y"]):
         assert len(list(fluid.reader.arrays((mixed["a"], y), batch_size=1))) == 3

@@ -1,4 +1,4 @@
-"""Laws of the decorators: nothing is lost or doubled, the order depends on seed and epoch, positions are exact."""
+"""Laws of the decorators: no row is lost or doubled, the order depends on seed and epoch, positions are exact."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ def crossed(row, other, rng):
     return (row, other, int(rng.integers(1 << 30)))
 
 
-# Each operation makes a chain of readers longer: name, strategy of its argument, function of (reader, argument).
+# Each operation extends a chain of readers: name, strategy of its argument, function of (reader, argument).
 OPERATIONS = {
     "batch": (st.integers(1, 4), lambda r, n: reader.batch(r, n)),
     "grouped": (st.integers(1, 4), lambda r, n: reader.bucket_by_length(r, n, key=weight, buf_size=2 * n, seed=n)),
@@ -73,10 +73,10 @@ def test_every_decorator_is_among_the_operations():
 
 
 def build(size, steps):
-    """Build a chain of readers over `size` rows, from new parts."""
+    """Build a chain of new readers over `size` rows."""
     made = lambda: iter(range(size))  # noqa: E731
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.FluidWarning)  # of a cache around what is random
+        warnings.simplefilter("ignore", errors.FluidWarning)  # caches around random readers warn
         for name, argument in steps:
             made = OPERATIONS[name][1](made, argument)
     return made
@@ -84,7 +84,7 @@ def build(size, steps):
 
 @settings(max_examples=150, deadline=None)
 @given(size=st.integers(0, 12), steps=operations, epoch=st.integers(0, 2), data=st.data())
-def test_a_restored_reader_goes_on_exactly_behind_the_position(size, steps, epoch, data):
+def test_a_restored_reader_continues_exactly_after_its_position(size, steps, epoch, data):
     whole = build(size, steps)
     passes = [list(whole()) for _ in range(4)]
     read = data.draw(st.integers(0, len(passes[epoch])), "read")
@@ -102,14 +102,14 @@ def test_a_restored_reader_goes_on_exactly_behind_the_position(size, steps, epoc
     assert resumed.state() == state
     assert list(resumed()) == passes[epoch][read:]
     assert list(resumed()) == passes[epoch + 1]
-    # The reader that was interrupted can be put back as well.
+    # The interrupted reader can be restored as well.
     interrupted.restore(state)
     assert list(interrupted()) == passes[epoch][read:]
 
 
 @few
 @given(size=st.integers(0, 12), steps=operations)
-def test_a_position_can_be_taken_behind_a_restored_one(size, steps):
+def test_a_restored_reader_gives_further_positions(size, steps):
     expected = list(build(size, steps)())
     given_rows, state = [], build(size, steps).state()
     for _ in expected:
@@ -151,7 +151,7 @@ def draws(row, rng):
     return rng.integers(0, 1 << 62, size=4).tolist()
 
 
-def test_random_numbers_are_keyed_by_seed_epoch_index_and_map():
+def test_random_numbers_depend_on_seed_epoch_and_index():
     first, second = (reader.map(draws, range(20), seed=3) for _ in range(2))
     passes = [list(first()) for _ in range(3)]
     assert passes == [list(second()) for _ in range(3)]
@@ -161,7 +161,7 @@ def test_random_numbers_are_keyed_by_seed_epoch_index_and_map():
     outer = reader.map(lambda row, rng: (row, draws(row, rng)), reader.map(draws, range(20), seed=3), seed=3)
     assert [row for row, _ in outer] == passes[0]
     assert drawn.isdisjoint(itertools.chain(*(numbers for _, numbers in outer)))
-    # Nor are they those by which `shuffle` orders rows.
+    # They also differ from the random numbers of `shuffle`.
     window = np.random.Generator(np.random.PCG64([3, 0, 0]))
     assert drawn.isdisjoint(window.integers(0, 1 << 62, size=4).tolist())
 
@@ -172,7 +172,7 @@ def test_buffered_cache_and_xmap_change_nothing(rows, n):
     assert list(reader.buffered(rows, n)) == rows
     assert list(reader.xmap(lambda row: row, rows, n, n)) == rows
     assert list(reader.xmap_readers(lambda row: row, rows, n, n, order=True)) == rows
-    cached = reader.cache(iter(rows))  # an iterator: it is read once
+    cached = reader.cache(iter(rows))  # an iterator can be read only once
     assert [list(cached()) for _ in range(3)] == [rows] * 3
 
 
@@ -186,7 +186,7 @@ def test_shards_are_a_partition(rows, shards):
 
 @few
 @given(rows=st.lists(st.integers()), n=st.integers(0, 9))
-def test_firstn_chain_map_and_compose_are_those_of_itertools(rows, n):
+def test_firstn_chain_map_and_compose_match_itertools(rows, n):
     assert list(reader.firstn(rows, n)) == rows[:n]
     assert list(reader.chain(rows, rows)) == rows + rows
     assert list(reader.map(lambda a, b: a - b, rows, rows[:n])) == [0] * min(n, len(rows))
@@ -194,7 +194,7 @@ def test_firstn_chain_map_and_compose_are_those_of_itertools(rows, n):
     assert list(reader.compose(rows, [(r, -r) for r in rows])) == [(r, r, -r) for r in rows]
 
 
-def test_firstn_reads_no_further_than_it_gives():
+def test_firstn_reads_only_the_returned_rows():
     read = []
     source = reader.map(lambda row: read.append(row) or row, itertools.count)
     assert list(reader.firstn(source, 3)) == [0, 1, 2]
@@ -222,7 +222,7 @@ def test_a_function_is_called_once_for_each_pass():
         assert len(calls) == number + 1
 
 
-def test_the_same_reader_can_be_used_twice_at_once():
+def test_a_reader_serves_two_consumers_at_once():
     shuffled = reader.shuffle(range(9), 4)
     both = list(reader.compose(shuffled, shuffled))
     assert all(a == b for a, b in both) and len(both) == 9
@@ -247,7 +247,7 @@ def test_an_older_pass_does_not_move_the_position():
     assert (rows.state()["epoch"], rows.state()["given"]) == (1, 1)
 
 
-def test_the_position_stays_behind_the_last_row_when_the_reader_fails():
+def test_a_failing_reader_keeps_the_last_position():
     def rows():
         yield from range(2)
         raise OSError("gone")
@@ -261,7 +261,7 @@ def test_the_position_stays_behind_the_last_row_when_the_reader_fails():
     assert (made.state()["epoch"], made.state()["given"]) == (0, 2)
 
 
-def test_skipping_does_not_map_what_is_dropped():
+def test_skipped_rows_are_not_mapped():
     mapped = []
     made = reader.batch(reader.map(lambda row: mapped.append(row) or row, range(10)), 2)
     made.restore({"epoch": 0, "given": 3})
@@ -269,9 +269,9 @@ def test_skipping_does_not_map_what_is_dropped():
     assert mapped == [6, 7, 8, 9]
 
 
-def test_a_source_that_keeps_its_own_position_is_asked():
+def test_a_source_with_state_provides_the_position():
     class Counter:
-        """Counts on and on; a state is a number."""
+        """A source that counts without end; its state is a number."""
 
         def __init__(self):
             self.number = 0
@@ -299,7 +299,7 @@ def test_a_source_that_keeps_its_own_position_is_asked():
 
 
 class Loader:
-    """Stands for a Grain loader: its iterators have `get_state` and `set_state`."""
+    """A stand-in for a Grain loader, whose iterators have `get_state` and `set_state`."""
 
     def __init__(self, as_bytes):
         self.as_bytes, self.reads = as_bytes, 0
@@ -331,7 +331,7 @@ class LoaderIterator:
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_iterator_states_are_used_instead_of_reading_and_dropping(as_bytes):
+def test_resuming_uses_iterator_states_instead_of_rereading(as_bytes):
     passes = minibatches(Loader(as_bytes))
     rows = passes()
     assert list(itertools.islice(rows, 3)) == [1, 2, 3]
@@ -401,6 +401,6 @@ def test_the_position_in_another_reader_is_refused(other):
         other().restore(state)
 
 
-def test_a_position_does_not_depend_on_threads_and_buffers():
+def test_positions_are_independent_of_threads_and_buffers():
     state = reader.batch(reader.buffered(reader.shuffle(range(9), 4), 8), 3).state()
     reader.batch(reader.xmap(str, reader.shuffle(range(9), 4), 2, 2), 3).restore(state)

@@ -1,4 +1,4 @@
-"""Minibatches of every form become the same feed; every mistake in their form says what would be right."""
+"""Minibatches of every form: all become the same feed, and each error names the right form."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ WORDS = {"w": FeedSpec("w", (None, 1), "int64", 1)}
 X, Y = np.array([[1, 2], [3, 4], [5, 6]], "float32"), np.array([7, 8, 9])
 
 
-def test_rows_grouped_by_length_are_padded_to_what_the_longest_of_them_needs():
-    """If a compilation costs more than that; a row that does not fit is refused in its own minibatch only."""
+def test_grouped_rows_are_padded_to_their_longest_row():
+    """Pad to the longest row if a compilation costs more; refuse a wrong row only in the minibatch that holds it."""
     grouped = [[[1] * n for n in lengths] for lengths in [(3, 4), (30, 33), (5, 6)]]
     for longest, want in [([1] * 33, [40, 40, 40]), ([1.5] * 33, [4, 56, 56])]:
         feeder = Feeder(WORDS, buckets=Buckets(WORDS, price=1e6))
@@ -51,22 +51,22 @@ def test_every_form_gives_the_same_feed(minibatch):
 
 
 @pytest.mark.parametrize("minibatch", [list(X), X.tolist(), [(x,) for x in X], X, (X,), [X], {"x": X}])
-def test_one_field(minibatch):
+def test_a_single_field_accepts_every_form(minibatch):
     assert Feeder(ONE).feed(minibatch)["x"].tolist() == X.tolist()
 
 
-def test_one_field_of_scalars():
+def test_a_single_field_accepts_scalars():
     assert Feeder({"y": SPECS["y"]}).feed([7, 8])["y"].tolist() == [[7], [8]]
     assert Feeder({"y": SPECS["y"]}).feed([(7,), (8,)])["y"].tolist() == [[7], [8]]
 
 
-def test_one_row_that_is_a_matrix_is_no_column():
+def test_a_single_matrix_row_is_not_a_column():
     square = {"x": FeedSpec("x", (None, 9), "float32")}
     assert Feeder(square).feed([np.ones((3, 3))])["x"].shape == (1, 9)
 
 
 @pytest.mark.parametrize("minibatch", [[[3, 1], [4]], [([3, 1],), ([4],)], [np.array([3, 1]), np.array([4])]])
-def test_one_field_of_sequences(minibatch):
+def test_a_single_field_accepts_sequences(minibatch):
     fed = Feeder(WORDS).feed(minibatch)["w"]
     assert isinstance(fed, SequenceBatch) and [row.ravel().tolist() for row in fed.rows()] == [[3, 1], [4]]
 
@@ -102,7 +102,7 @@ def test_columns_of_different_length():
 
 def test_torch_like_tensors():
     class Tensor:
-        """What the feeder sees of a tensor."""
+        """The methods of a tensor that the feeder uses."""
 
         def __init__(self, array):
             self.array, self.dtype, self.ndim, self.shape = array, "torch.float32", array.ndim, array.shape
@@ -171,7 +171,7 @@ def test_mistakes_in_a_minibatch(minibatch, kind, words):
         Feeder(SPECS).feed(minibatch, 4)
 
 
-def test_one_field_with_too_many_values_in_a_tuple():
+def test_a_tuple_of_too_many_fields_is_refused():
     with pytest.raises(errors.FeedError, match="sample 0: found 2 fields, expected 1: 'x'"):
         Feeder(ONE).feed([(1.0, 2.0)])
 

@@ -1,4 +1,4 @@
-"""bucket_by_length: rows of like length together, none lost. What holds for all decorators is in test_decorators."""
+"""bucket_by_length: it groups rows of similar length and loses none. test_decorators has the common laws."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ rows_of_lengths = st.lists(st.integers(0, 30), max_size=60).map(
 
 @few
 @given(rows_of_lengths, st.integers(1, 7), st.integers(1, 30), st.none() | st.just([3, 9]), st.booleans())
-def test_no_row_is_lost_and_only_the_last_minibatch_is_short(rows, size, window, boundaries, drop):
+def test_every_row_appears_and_all_minibatches_are_full(rows, size, window, boundaries, drop):
     made = reader.bucket_by_length(rows, size, boundaries, buf_size=window, drop_last=drop)
     for _ in range(2):
         got = list(made())
@@ -32,13 +32,13 @@ def test_no_row_is_lost_and_only_the_last_minibatch_is_short(rows, size, window,
 
 @few
 @given(rows_of_lengths, st.integers(1, 7))
-def test_minibatches_of_one_window_do_not_overlap_in_length(rows, size):
+def test_minibatches_of_a_window_have_disjoint_lengths(rows, size):
     spans = sorted((min(map(len, m)), max(map(len, m))) for m in reader.bucket_by_length(rows, size))
     assert all(high <= low for (_, high), (low, _) in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("boundaries", [None, [3, 9]])
-def test_a_minibatch_tells_of_those_that_were_grouped_with_it(boundaries):
+def test_minibatches_hold_the_longest_row_of_their_window(boundaries):
     rows = [[0] * n for n in (4, 9, 1, 12, 2, 7, 3)]
     made = list(reader.bucket_by_length(rows, 2, boundaries, buf_size=4))
     assert [(len(m.longest), m.together) for m in made] == [(12, 2), (12, 2), (7, 2), (7, 2)]
@@ -46,7 +46,7 @@ def test_a_minibatch_tells_of_those_that_were_grouped_with_it(boundaries):
 
 @few
 @given(rows_of_lengths, st.integers(1, 7))
-def test_boundaries_are_kept_but_for_what_is_left_over(rows, size):
+def test_only_leftover_rows_cross_the_boundaries(rows, size):
     bounds = [5, 12, 20]
     group = lambda row: int(np.searchsorted(bounds, len(row)))  # noqa: E731
     mixed = [m for m in reader.bucket_by_length(rows, size, bounds) if len({group(row) for row in m}) > 1]
@@ -58,7 +58,7 @@ def test_boundaries_are_kept_but_for_what_is_left_over(rows, size):
             assert len(row := m[0]) == 0 or row in rows and numbers == sorted(numbers)
 
 
-def test_the_order_is_random_and_keyed_by_seed_and_epoch():
+def test_the_order_depends_on_seed_and_epoch():
     rows = [[0] * n for n in range(40)]
     made = reader.bucket_by_length(rows, 2, seed=3)
     firsts = [[len(m[0]) for m in made()] for _ in range(3)]
@@ -67,7 +67,7 @@ def test_the_order_is_random_and_keyed_by_seed_and_epoch():
     assert [len(m[0]) for m in reader.bucket_by_length(rows, 2, seed=4)] != firsts[0]
 
 
-def test_a_position_is_found_without_reading_the_windows_before():
+def test_resuming_at_a_position_continues_exactly():
     read = []
 
     def rows():

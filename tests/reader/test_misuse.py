@@ -41,7 +41,7 @@ def test_a_reader_has_no_length_and_is_true():
     assert arrays() and len(list(arrays())) == 2
 
 
-def test_columns_are_one_argument_of_arrays():
+def test_separate_columns_are_refused_by_arrays():
     for made in (lambda: reader.arrays(X, X, batch_size=4), lambda: reader.arrays(X, X)):
         with pytest.raises(errors.ArgumentTypeError, match=r"reader\.arrays\(\(x, y\), batch_size=32\)"):
             made()
@@ -50,7 +50,7 @@ def test_columns_are_one_argument_of_arrays():
 
 
 @pytest.mark.parametrize("kind", [csr_matrix, csr_array])
-def test_sparse_matrices_are_named_with_the_call_that_makes_arrays(kind, trainer, inferencer):
+def test_sparse_matrices_name_toarray(kind, trainer, inferencer):
     sparse = kind(X)
     for made in (
         lambda: reader.arrays(sparse, batch_size=4),
@@ -67,7 +67,7 @@ def test_sparse_matrices_are_named_with_the_call_that_makes_arrays(kind, trainer
 
 
 class Tensor:
-    """A stand-in for a tensor of torch that requires grad, which NumPy cannot read."""
+    """A stand-in for a torch tensor that requires grad, which NumPy cannot read."""
 
     requires_grad = True
     dtype = "torch.float32"
@@ -80,7 +80,7 @@ class Tensor:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad")
 
 
-def test_tensors_that_require_grad_are_named_with_the_call_that_makes_arrays(trainer):
+def test_tensors_that_require_grad_name_detach(trainer):
     for made in (
         lambda: reader.arrays(Tensor(), batch_size=4),
         lambda: trainer.run({"x": Tensor()}),
@@ -91,7 +91,7 @@ def test_tensors_that_require_grad_are_named_with_the_call_that_makes_arrays(tra
             made()
 
 
-def test_an_inferencer_is_asked_and_not_called(inferencer):
+def test_calling_an_inferencer_names_infer(inferencer):
     with pytest.raises(errors.ArgumentTypeError, match=r"inferencer\.infer\(data\)"):
         inferencer(X)
     with pytest.raises(errors.ArgumentTypeError, match=r"inferencer\.infer\(data\)"):
@@ -104,7 +104,7 @@ def test_a_reader_is_for_predict(made, inferencer):
         inferencer.infer(made())
 
 
-def test_predictions_are_gone_through(trainer):
+def test_predictions_are_iterated(trainer):
     for use, match in (
         (lambda p: p["h.tmp_0"], r"results\['h.tmp_0'\] for results in .*fetch='h.tmp_0'\)"),
         (lambda p: p[0], r"results\[0\] for results in trainer\.predict\(reader\)"),
@@ -119,7 +119,7 @@ def test_predictions_are_gone_through(trainer):
     assert list(predictions) == []
 
 
-def test_one_result_compares_as_its_number_and_several_ask_which(trainer):
+def test_a_single_result_compares_as_number_several_raise(trainer):
     result = trainer.test(arrays())
     number = float(result)
     assert result < number + 1 and result > number - 1 and result <= number and result >= number
@@ -154,7 +154,7 @@ def test_a_function_without_random_numbers_takes_no_seed():
         reader.map(lambda row: row, X, seed=0)
 
 
-def test_functions_whose_arguments_cannot_be_seen_are_left_alone():
+def test_functions_without_visible_arguments_need_no_seed():
     import functools
 
     @functools.wraps(random)
@@ -186,7 +186,7 @@ def broken(row):
         (lambda: [(X,), (X,), (X, X)], None),
     ],
 )
-def test_an_error_of_the_users_reader_says_so_and_which_batch(made, batch, trainer):
+def test_a_readers_error_notes_the_batch_index(made, batch, trainer):
     for use in (trainer.train, trainer.test, lambda r: list(trainer.predict(r, fetch="h.tmp_0"))):
         with pytest.raises((OSError, errors.FeedError)) as caught:
             use(made())
@@ -195,7 +195,7 @@ def test_an_error_of_the_users_reader_says_so_and_which_batch(made, batch, train
         assert batch is None or f"it was to give batch {batch} of pass 0" in notes[0]
 
 
-def test_the_name_of_a_function_is_in_the_note(trainer):
+def test_the_note_names_the_reader_function(trainer):
     with pytest.raises(OSError, match="disk") as caught:
         trainer.train(failing)
     assert caught.value.__notes__ == [
@@ -220,7 +220,7 @@ PADDED = np.array([[4, 8, 2, 0, 0], [7, 0, 0, 0, 0], [1, 2, 3, 4, 5]])
 
 
 @pytest.mark.parametrize("ids", [PADDED, PADDED[..., None], list(PADDED), PADDED.tolist(), PADDED.astype("int32")])
-def test_ids_that_are_padded_already_are_warned_of_once(ids):
+def test_padded_ids_warn_once(ids):
     session = words()
     with pytest.warns(errors.FluidWarning, match=r"'words': found 2 of 3 rows .*SequenceBatch\(ids, lengths\)"):
         session.run(feed={"words": ids})
@@ -230,26 +230,26 @@ def test_ids_that_are_padded_already_are_warned_of_once(ids):
 @pytest.mark.parametrize(
     "ids",
     [
-        np.array([[1, 2, 0], [3, 4, 0], [5, 6, 0]]),  # an end of sentence that is 0
-        np.array([[0, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]]),  # zeros are words as others
+        np.array([[1, 2, 0], [3, 4, 0], [5, 6, 0]]),  # 0 may be the end of a sentence
+        np.array([[0, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]]),  # 0 may be a word
         np.array([[1, 2, 0, 0]]),
         np.array([[1, 2, 3], [4, 5, 6]]),
         [[4, 8, 2], [7], [1, 0, 0]],
         fluid.SequenceBatch(PADDED, np.array([3, 1, 5], "int32")),
     ],
 )
-def test_ids_that_may_mean_what_they_are_are_not_warned_of(ids):
+def test_plausible_ids_do_not_warn(ids):
     words().run(feed={"words": ids})
 
 
-def test_numbers_that_are_no_ids_are_not_warned_of():
+def test_padded_float_values_do_not_warn():
     words(dtype="float32").run(feed={"words": PADDED.astype("float32")})
 
 
 PIXELS = np.arange(128, 160, dtype="uint8").reshape(8, 4)
 
 
-def test_raw_pixels_are_warned_of_once_for_each_feed(trainer, inferencer):
+def test_raw_pixels_warn_once_per_feed(trainer, inferencer):
     with pytest.warns(errors.FluidWarning, match=r"'x': found values 0\.\.255 of dtype uint8.*dtype='uint8'"):
         trainer.train(reader.arrays(PIXELS, batch_size=4))
     trainer.train(reader.arrays(PIXELS, batch_size=4))
@@ -259,11 +259,11 @@ def test_raw_pixels_are_warned_of_once_for_each_feed(trainer, inferencer):
 
 
 @pytest.mark.parametrize("value", [PIXELS / np.float32(255), PIXELS % 2, PIXELS % 100, PIXELS.astype("int64")])
-def test_scaled_pixels_masks_and_counts_are_not_warned_of(value, inferencer):
+def test_scaled_pixels_masks_and_counts_do_not_warn(value, inferencer):
     inferencer.infer(value)
 
 
-def test_pixels_that_the_program_scales_are_not_warned_of():
+def test_pixels_scaled_by_the_program_do_not_warn():
     def scaled():
         return layers.cast(layers.data("x", shape=[4], dtype="uint8"), "float32") / 255
 

@@ -1,4 +1,4 @@
-"""Data that lies on the device: the minibatches of the same reader on the host, in its order, from its positions."""
+"""Data on the device: minibatches, order and positions equal a reader on the host."""
 
 import hypothesis.strategies as st
 import jax
@@ -26,7 +26,7 @@ def listed(minibatch):
     form=st.integers(0, 2), size=st.integers(1, 5), shuffle=st.booleans(), drop=st.booleans(), read=st.integers(0, 3)
 )
 def test_same_minibatches_in_the_same_order(form, size, shuffle, drop, read):
-    """Also behind a position that the other one has told."""
+    """Compare also after a position that the reader on the host returned."""
     data = forms(7)[form]
     there = reader.arrays(data, size, shuffle, seed=2, drop_last=drop, on_device=True)
     here = reader.arrays(data, size, shuffle, seed=2, drop_last=drop)
@@ -51,7 +51,7 @@ def test_minibatches_can_be_the_numbers_of_rows():
     assert all(m.rows.dtype == np.int32 for m in passes())
 
 
-def test_what_a_device_cannot_hold_is_refused():
+def test_text_and_large_integers_are_refused():
     with pytest.raises(errors.ArgumentTypeError, match=r"on_device=True.*column 'word' holds <U1, expected numbers"):
         reader.arrays({"word": np.array(["a", "b"])}, 1, on_device=True)
     with pytest.raises(errors.ArgumentError, match=r"column 1 holds 0 to 1099511627776, expected what fits into int32"):
@@ -73,8 +73,8 @@ def trainer():
     return fluid.Trainer(program, fluid.optimizer.SGD(0.0))
 
 
-def test_the_data_is_put_there_once_and_checked_as_a_whole(trainer, monkeypatch):
-    """Training, testing and training again need one copy; each minibatch brings the numbers of its rows."""
+def test_data_is_transferred_once_and_checked_whole(trainer, monkeypatch):
+    """Train, test and train again with a single copy; each minibatch transfers only its row numbers."""
     given = {"x": X, "label": LABELS}
     data = reader.arrays(given, 8, shuffle=True, on_device=True)
     put, device_put = [], jax.device_put
@@ -96,12 +96,12 @@ def test_the_data_is_put_there_once_and_checked_as_a_whole(trainer, monkeypatch)
     mutable = X.copy()
     kept = reader.arrays({"x": mutable, "label": LABELS}, 20, on_device=True)
     before = float(trainer.test(kept)["loss"])
-    mutable[:] = 0  # what lies on the device is a copy
+    mutable[:] = 0  # the data on the device is a copy
     assert float(trainer.test(kept)["loss"]) == before
 
 
-def test_where_numbers_of_rows_are_not_enough_the_rows_are_fed(trainer):
-    """Readers made of it, loops of one's own, and sequences."""
+def test_decorated_readers_and_sequences_feed_whole_rows(trainer):
+    """Feed rows in decorated readers and for sequences, which cannot use row numbers."""
     data = reader.arrays((X, LABELS), 8, on_device=True)
     expected = float(trainer.test(reader.arrays((X[:16], LABELS[:16]), 8))["loss"])
     assert float(trainer.test(reader.firstn(data, 2))["loss"]) == pytest.approx(expected, rel=1e-6)

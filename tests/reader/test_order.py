@@ -1,4 +1,4 @@
-"""Fields that are matched by order warn; rows keep their order, and readers do not change the data."""
+"""Order of fields and rows: matching by order warns, rows keep their order, readers do not change the data."""
 
 import collections
 import copy
@@ -32,7 +32,7 @@ def regression():
 
 
 def warned(function):
-    """The texts of all warnings of a call."""
+    """Return the texts of all warnings of a call."""
     with warnings.catch_warnings(record=True, action="always") as caught:
         function()
     return [str(one.message) for one in caught]
@@ -55,7 +55,7 @@ BY_NAME = {
 
 
 @pytest.mark.parametrize("made", BY_ORDER)
-def test_like_feeds_that_only_their_order_tells_apart_are_warned_of_once(made):
+def test_alike_feeds_matched_by_order_warn_once(made):
     trainer = fluid.Trainer(like(), SGD)
     (text,) = warned(lambda: trainer.train(BY_ORDER[made](), num_epochs=2))
     assert "'y' and 'x' are alike (declared at" in text and text.count("test_order.py:") == 2
@@ -66,25 +66,25 @@ def test_like_feeds_that_only_their_order_tells_apart_are_warned_of_once(made):
 
 
 @pytest.mark.parametrize("made", BY_ORDER)
-def test_an_order_that_is_said_is_not_warned_of(made):
+def test_an_explicit_order_does_not_warn(made):
     fluid.Trainer(like(), SGD).train(BY_ORDER[made](), feed_order=["y", "x"])
     fluid.Trainer(like(), SGD).train(BY_ORDER[made](), feed_order={"y": 1, "x": 0})
     fluid.Trainer(like(column=1), SGD).train(BY_ORDER[made]())
 
 
 @pytest.mark.parametrize("made", BY_NAME)
-def test_columns_with_names_are_not_warned_of(made):
+def test_named_columns_do_not_warn(made):
     fluid.Trainer(like(), SGD).train(BY_NAME[made]())
 
 
-def test_feeds_that_differ_and_a_single_feed_are_not_warned_of():
+def test_different_feeds_and_single_feeds_do_not_warn():
     fluid.Trainer(regression, SGD).train([(X[:, :1], X)])
     fluid.Trainer(like(dtype="int64"), SGD).train([(X, X.astype(int))])
     single = fluid.Trainer(lambda: layers.mean(layers.fc(layers.data("x", shape=[4]), size=1)), SGD)
     single.train([(X,)])
 
 
-def test_other_ways_of_tuples_into_a_program_are_warned_of():
+def test_tuples_in_other_calls_warn():
     params = fluid.Trainer(like(), SGD).params
     session = fluid.Session(like())
     assert warned(lambda: list(fluid.Inferencer(like(), params=params).predict([(X, -X)])))
@@ -93,7 +93,7 @@ def test_other_ways_of_tuples_into_a_program_are_warned_of():
     assert warned(lambda: fluid.find_learning_rate(like(), [(X, -X)], SGD, steps=2))
 
 
-def test_a_feed_that_is_read_alone_from_rows_of_one_field_is_not_warned_of():
+def test_rows_of_a_single_field_do_not_warn():
     def program():
         x = layers.data("x", shape=[4])
         y = layers.data("y", shape=[4])
@@ -103,7 +103,7 @@ def test_a_feed_that_is_read_alone_from_rows_of_one_field_is_not_warned_of():
 
 
 @pytest.mark.parametrize("minibatch", [(X, X[:, :1]), [(row, row[:1]) for row in X]])
-def test_an_error_about_a_tuple_names_the_order_and_one_that_fits(minibatch):
+def test_a_tuple_error_names_a_fitting_order(minibatch):
     trainer = fluid.Trainer(regression, SGD)
     with pytest.raises(errors.FeedError, match=r"Field 0 of the tuple is read as 'y', because the program declares it"):
         trainer.train([minibatch])
@@ -124,14 +124,14 @@ def test_an_error_about_the_dtype_names_the_order():
         fluid.Trainer(program, SGD).train([(X, np.arange(8) % 3)])
 
 
-def test_an_error_in_no_order_of_the_fields_names_one_nevertheless():
+def test_a_tuple_error_without_fitting_order_names_feed_order():
     with pytest.raises(errors.FeedError, match=r"declares it first; another order is said by name: feed_order="):
         fluid.Trainer(regression, SGD).train([(X[:, :1], X[:, :3])])
     with pytest.raises(errors.FeedError, match=r"different numbers of samples.*Field 0 of the tuple"):
         fluid.Trainer(regression, SGD).train([(X[:3, :1], X)])
 
 
-def test_an_error_about_named_columns_says_nothing_of_an_order():
+def test_a_named_column_error_omits_feed_order():
     with pytest.raises(errors.FeedError) as caught:
         fluid.Trainer(regression, SGD).train([{"x": X[:, :3], "y": X[:, :1]}])
     assert "feed_order" not in str(caught.value)
@@ -161,7 +161,7 @@ def shuffling():
 
 
 @pytest.mark.parametrize("how", shuffling())
-def test_readers_of_predictions_and_tests_that_shuffle_are_warned_of_once(how):
+def test_shuffled_readers_of_predict_and_test_warn_once(how):
     trainer = fluid.Trainer(regression, SGD)
     infer = fluid.Inferencer(lambda: layers.fc(layers.data("x", shape=[4]), size=1, name="h"), params=trainer.params)
     source = shuffling()[how]
@@ -169,13 +169,13 @@ def test_readers_of_predictions_and_tests_that_shuffle_are_warned_of_once(how):
     assert f"predict shuffles, {how}" in text and "fetch=['prediction', 'label']" in text
     (text,) = warned(lambda: [trainer.test(source, fetch=["h.tmp_0"]) for _ in range(2)])
     assert f"test shuffles, {how}" in text
-    trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)])  # numbers, in any order
+    trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)])  # averages, in any order
     trainer.test(source)
     again = shuffling()[how]
     assert len(warned(lambda: list(infer.predict(again, feed_order=["x"])))) == 1
 
 
-def test_files_that_are_shuffled_are_warned_of(tmp_path):
+def test_shuffled_files_warn(tmp_path):
     np.savez(tmp_path / "a.npz", x=X, y=X[:, :1])
     trainer = fluid.Trainer(regression, SGD)
     rows = reader.batch(reader.files(str(tmp_path / "a.npz"), shuffle=True), 4)
@@ -191,7 +191,7 @@ def test_files_that_are_shuffled_are_warned_of(tmp_path):
         lambda columns: reader.firstn(reader.arrays(columns, 3, shuffle=True), 2),
     ],
 )
-def test_a_test_of_other_rows_in_each_pass_is_warned_of_once(made):
+def test_tests_on_varying_rows_warn_once(made):
     trainer = fluid.Trainer(regression, SGD)
     source = made({"x": X, "y": X[:, :1]})
     (text,) = warned(lambda: trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)]))
@@ -201,7 +201,7 @@ def test_a_test_of_other_rows_in_each_pass_is_warned_of_once(made):
     trainer.test(mixed)
 
 
-def test_what_tells_the_rows_apart_or_keeps_their_order_is_not_warned_of():
+def test_identifiable_or_ordered_rows_do_not_warn():
     trainer = fluid.Trainer(regression, SGD)
     list(trainer.predict(shuffling()["reader.arrays(shuffle=True)"], fetch=["h.tmp_0", "y"]))
     list(trainer.predict(reader.arrays({"x": X}, 4), fetch="h.tmp_0"))
@@ -210,13 +210,13 @@ def test_what_tells_the_rows_apart_or_keeps_their_order_is_not_warned_of():
     fluid.find_learning_rate(trainer, shuffling()["reader.arrays(shuffle=True)"], steps=2)
 
 
-def test_bucketed_minibatches_are_warned_of_in_a_prediction():
+def test_bucketed_minibatches_warn_in_a_prediction():
     rows = reader.bucket_by_length([{"x": x} for x in X], 4)
     (text,) = warned(lambda: list(fluid.Trainer(regression, SGD).predict(rows, fetch="h.tmp_0")))
     assert "reader.bucket_by_length" in text
 
 
-def test_only_a_training_is_told_to_shuffle():
+def test_only_the_error_of_training_mentions_shuffle():
     trainer = fluid.Trainer(regression, SGD)
     for method, said in ((trainer.predict, False), (trainer.test, False), (trainer.train, True)):
         with pytest.raises(errors.ArgumentTypeError, match=r"fluid.reader.arrays\(x, batch_size=32") as caught:
@@ -239,7 +239,7 @@ values = st.recursive(
 
 
 def spoil(value):
-    """Change everything that can be changed in a value."""
+    """Change every mutable part of a value."""
     if isinstance(value, np.ndarray):
         value += 100
     elif isinstance(value, dict | list | tuple):
@@ -261,7 +261,7 @@ def same(one, other):
 @given(
     rows=st.lists(values, min_size=1, max_size=4), cached=st.booleans(), threads=st.booleans(), size=st.integers(1, 3)
 )
-def test_a_map_never_changes_the_data_of_its_reader(rows, cached, threads, size):
+def test_a_map_in_place_keeps_the_readers_data(rows, cached, threads, size):
     before = copy.deepcopy(rows)
     source = reader.batch(reader.cache(rows) if cached else rows, size)
     mapped = reader.xmap(spoil, source, 2) if threads else reader.map(spoil, source)
@@ -273,7 +273,7 @@ def test_a_map_never_changes_the_data_of_its_reader(rows, cached, threads, size)
 
 @pytest.mark.parametrize("data", [X, (X, -X), {"x": X}], ids=["array", "columns", "names"])
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"on_device": True}], ids=str)
-def test_a_map_of_arrays_changes_neither_them_nor_a_later_pass(data, options):
+def test_a_map_in_place_keeps_arrays_and_passes(data, options):
     before = copy.deepcopy(data)
 
     def plus_one(minibatch):
@@ -301,7 +301,7 @@ def test_a_map_in_other_processes_changes_nothing():
     assert np.array_equal(X, before)
 
 
-def test_a_minibatch_of_grouped_rows_stays_one_and_tensors_are_copied():
+def test_maps_keep_grouped_minibatches_and_copy_tensors():
     class Tensor:
         def __init__(self):
             self.value = 1
@@ -331,54 +331,54 @@ def noisy(row, rng):
         lambda: reader.xmap(noisy, X, 2, seed=0),
     ],
 )
-def test_a_cache_of_random_numbers_is_warned_of(rows):
+def test_a_cache_of_random_numbers_warns(rows):
     with pytest.warns(errors.FluidWarning, match=r"same ones.*reader\.map\(augment, reader\.cache\(rows\), seed=0\)"):
         reader.cache(rows())
 
 
-def test_a_cache_of_what_is_not_random_is_not_warned_of():
+def test_a_cache_of_deterministic_rows_does_not_warn():
     reader.map(noisy, reader.cache(reader.map(doubled, list(X))), seed=0)
     reader.shuffle(reader.cache(list(X)), 4)
     reader.cache(reader.firstn(reader.shuffle(list(X), 4), 2))  # the same sample in each pass
 
 
-def test_a_cache_of_an_order_is_warned_of():
+def test_a_cache_of_an_order_warns():
     for rows in (reader.shuffle(list(X), 4), reader.arrays(X, 2, shuffle=True)):
         with pytest.warns(errors.FluidWarning, match=r"every pass has the same one\. .*shuffle\(reader\.cache\(rows\)"):
             reader.cache(rows)
 
 
-def test_a_seed_without_a_shuffle_is_warned_of(tmp_path):
+def test_a_seed_without_shuffle_warns(tmp_path):
     np.savez(tmp_path / "a.npz", x=X)
     path = str(tmp_path / "a.npz")
     (text,) = warned(lambda: reader.arrays(X, 2, seed=0))
     assert text.startswith("reader.arrays(seed=0) has no effect") and "shuffle=True, seed=0" in text
     (text,) = warned(lambda: reader.files(path, seed=3))
     assert text.startswith("reader.files(seed=3) has no effect")
-    for shuffle in (False, True):  # as a function does that reads data of training and of tests
+    for shuffle in (False, True):  # a function may read training and test data
         reader.arrays(X, 2, shuffle, seed=3)
         reader.arrays(X, 2, shuffle=shuffle, seed=3)
         reader.files(path, shuffle=shuffle, seed=3)
     reader.arrays(X, 2, False, 3)
 
 
-def test_a_buffer_of_one_row_is_warned_of():
+def test_a_shuffle_buffer_of_size_1_warns():
     (text,) = warned(lambda: reader.shuffle(list(X), 1))
     assert "leaves every row where it is" in text
 
 
-def test_a_prediction_without_the_last_rows_is_warned_of_once():
+def test_predict_with_drop_last_warns_once():
     trainer = fluid.Trainer(regression, SGD)
     rows = [{"x": x} for x in X]
     for source in (reader.arrays({"x": X}, len(X) - 1, drop_last=True), reader.batch(rows, 3, drop_last=True)):
         (text,) = warned(lambda source=source: [list(trainer.predict(source, fetch="h.tmp_0")) for _ in range(2)])
         assert text.startswith("the reader of predict has drop_last=True")
-    list(trainer.predict(reader.arrays({"x": X}, len(X) // 2, drop_last=True), fetch="h.tmp_0"))  # nothing is left
+    list(trainer.predict(reader.arrays({"x": X}, len(X) // 2, drop_last=True), fetch="h.tmp_0"))  # drops nothing
     list(trainer.predict(reader.arrays({"x": X}, len(X) - 1, drop_last=True), fetch=["h.tmp_0", "x"]))
 
 
 @pytest.mark.parametrize("rows", [fluid.reader.arrays, lambda data, batch_size: by_rows(data, batch_size)])
-def test_rows_that_are_sorted_by_a_class_warn_once_in_training(rows):
+def test_rows_sorted_by_class_warn_once_in_training(rows):
     def program():
         x = layers.data("x", shape=[2])
         label = layers.data("label", shape=[1], dtype="int64")

@@ -1,4 +1,4 @@
-"""Reading ahead: the order of reading, exceptions where they are due, and the minibatches that go into one call."""
+"""Reading ahead: the order of reads, the time of exceptions, and the minibatches batched in one call."""
 
 import traceback
 
@@ -11,7 +11,7 @@ from fluid.reader.pipeline import InputPipeline
 
 
 class Convert:
-    """Converts minibatches by a function; of no session."""
+    """A converter of minibatches by a function, without a session."""
 
     is_ragged = False
 
@@ -32,7 +32,7 @@ convert = Convert()
 
 
 def started(source, *converters, **options):
-    """Start a pass over a reader of any kind."""
+    """Start a pass over any reader."""
     return InputPipeline(minibatches(source), converters or [convert], **options).start()
 
 
@@ -52,7 +52,7 @@ def test_minibatches_are_read_when_the_loop_has_time():
     for item in ahead:
         log.append(f"step {len(item.feed['x'])}")
         ahead.read_ahead()
-        ahead.read_ahead()  # at most one is ahead
+        ahead.read_ahead()  # at most one minibatch is read ahead
     assert log == [
         *("read 0", "convert 0", "step 1", "read 1", "convert 1", "step 2", "read 2", "convert 2", "step 3"),
     ]
@@ -68,7 +68,7 @@ def test_positions_belong_to_their_minibatch():
     assert next(started([[1]])).after is None
 
 
-def test_a_pass_that_goes_on_counts_on():
+def test_a_resumed_pass_continues_the_indexes():
     indexes = []
     source = reader.batch(range(6), 2)
     source.restore({"epoch": 0, "given": 1, "reader": source.plan})
@@ -76,7 +76,7 @@ def test_a_pass_that_goes_on_counts_on():
     assert indexes == [1, 2]
 
 
-def test_alike_minibatches_are_taken_together():
+def test_minibatches_of_equal_shape_are_batched():
     rows = [[1, 2], [3, 4], [5, 6], [7]]
     ahead = started(rows)
     found = []
@@ -92,7 +92,7 @@ def test_alike_minibatches_are_taken_together():
     assert found == [2, 1, 1]
 
 
-def test_minibatches_of_other_programs_are_not_taken_together():
+def test_minibatches_of_different_programs_are_not_batched():
     class Turns:
         reads_once = False
         ready = True
@@ -128,7 +128,7 @@ def test_the_readers_exception_waits_for_its_turn():
         next(ahead)
 
 
-def test_an_exception_of_convert_costs_one_minibatch():
+def test_an_exception_of_convert_loses_a_single_minibatch():
     failure = ValueError("batch 1")
 
     def picky(minibatch, index):

@@ -1,4 +1,4 @@
-"""Minibatches that several processes share: each works on its own rows only, and all rows are there once."""
+"""Minibatches shared by several processes: each process maps only its rows, and each row appears once."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -37,7 +37,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @hypothesis.given(count=st.integers(1, 20), size=st.integers(1, 6), processes=st.integers(1, 3), done=st.integers(0, 3))
 @hypothesis.settings(max_examples=12)
-def test_the_parts_make_the_minibatches_of_one_process(kind, count, size, processes, done):
+def test_shares_of_processes_form_the_whole_minibatches(kind, count, size, processes, done):
     expected = list(passes(KINDS[kind](range(count), lambda row: -row, size), None)())
     done = min(done, len(expected) - 1)
     start = passes(KINDS[kind](range(count), abs, size), None)
@@ -70,12 +70,12 @@ def passes_to_the_end(made):
     return source.state()
 
 
-def test_a_reader_that_is_not_divided_works_on_all_rows_again():
+def test_an_undivided_pass_reads_all_rows_again():
     made = reader.batch(reader.map(lambda row: row, range(4)), 2)
     assert list(passes(made, share(0, 2))()) == [[0, 0], [2, 2]]
     assert list(made()) == [[0, 1], [2, 3]]
 
 
-def test_one_process_has_all_rows():
+def test_a_single_process_reads_all_rows():
     mesh = jax.make_mesh((1,), ("data",))
     assert sorted(rows_here(5, mesh)) == list(range(5))

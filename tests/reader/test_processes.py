@@ -1,4 +1,4 @@
-"""Worker processes: they map as threads do, their exceptions arrive, and nothing is left, however a pass ends."""
+"""Worker processes: they map like threads, their exceptions arrive, and all end, however a pass ends."""
 
 import functools
 import gc
@@ -43,13 +43,13 @@ def none_left():
 
 
 def collected():
-    join_threads()  # on a busy machine one may start a process while its pass ends
-    if ours():  # of a pass that nobody holds any more, or held by the traceback of an error, which is a cycle
+    join_threads()  # on a busy machine, a thread may start a process while its pass ends
+    if ours():  # of a dropped pass, or held by a traceback, which is a reference cycle
         gc.collect()
     assert not ours(), "a process was left behind"
 
 
-def test_rows_are_those_of_map_in_order_and_a_pass_continues_exactly():
+def test_rows_equal_map_and_passes_continue_exactly():
     made = reader.xmap(mapped_functions.double, reader.shuffle(range(20), 8, seed=3), processes=2)
     expected = reader.map(mapped_functions.double, reader.shuffle(range(20), 8, seed=3))
     passes = [list(expected()) for _ in range(3)]
@@ -62,7 +62,7 @@ def test_rows_are_those_of_map_in_order_and_a_pass_continues_exactly():
     assert [list(made()) for _ in range(3)] == [passes[0][7:], *passes[1:]]
 
 
-def test_random_numbers_do_not_depend_on_who_draws_them():
+def test_random_numbers_are_equal_in_threads_and_processes():
     rows = list(range(12))
     expected = [list(pass_) for pass_ in itertools.repeat(reader.map(mapped_functions.noisy, rows, seed=4), 2)]
     assert expected[0] != expected[1]
@@ -73,7 +73,7 @@ def test_random_numbers_do_not_depend_on_who_draws_them():
         assert list(made()) == expected[1][5:]
 
 
-def test_processes_stay_for_later_passes_and_need_no_jax():
+def test_processes_serve_later_passes_without_jax():
     made = reader.xmap(mapped_functions.environment, range(8), processes=2)
     found = [*made(), *made()]
     assert {pid for pid, *_ in found} <= {process.pid for process in ours()}
@@ -81,7 +81,7 @@ def test_processes_stay_for_later_passes_and_need_no_jax():
     assert all(rest == [[], "cpu"] for _, *rest in found), "neither jax nor fluid is imported; jax would use the CPU"
 
 
-def test_arrays_come_back_whole_and_writable_and_leave_no_file_open():
+def test_arrays_arrive_writable_and_close_their_files():
     made = reader.xmap(mapped_functions.stacked, [5, 1000, 3, 2000, 7], processes=1)
     for found, row in zip(made, [5, 1000, 3, 2000, 7], strict=True):
         assert found["large"].tolist() == np.full((300, row), row).tolist()
@@ -127,7 +127,7 @@ def test_a_channel_changes_nothing(large, shared, monkeypatch):
     other.close()
 
 
-def test_an_exception_arrives_with_its_traceback_and_the_next_pass_works():
+def test_an_exception_arrives_and_the_next_pass_works():
     made = reader.xmap(mapped_functions.failing, range(5), processes=2)
     rows = made()
     assert [next(rows), next(rows), next(rows)] == [0, 1, 2]
@@ -139,7 +139,7 @@ def test_an_exception_arrives_with_its_traceback_and_the_next_pass_works():
     assert next(made()) == 0
 
 
-def test_an_exception_that_cannot_be_sent_is_told_as_text():
+def test_an_unpicklable_exception_arrives_as_text():
     with pytest.raises(errors.ReaderError, match="raised mapped_functions.Unsendable: no way home") as caught:
         list(reader.xmap(mapped_functions.unsendable, [1], processes=1))
     assert "in unsendable" in caught.value.__notes__[0]
@@ -164,7 +164,7 @@ def test_a_row_that_cannot_be_sent():
     assert next(made()) == 2
 
 
-def test_a_process_that_dies_is_told_and_replaced():
+def test_a_dead_process_is_reported_and_replaced():
     made = reader.xmap(mapped_functions.dying, range(9), processes=2)
     rows = made()
     assert [next(rows), next(rows), next(rows)] == [0, 1, 2]
@@ -184,7 +184,7 @@ def test_a_process_that_is_killed():
         list(rows)
 
 
-def test_processes_end_when_the_reader_is_dropped_in_the_middle_of_a_pass():
+def test_dropping_an_unfinished_pass_ends_its_processes():
     rows = reader.xmap(mapped_functions.double, itertools.count, processes=2)()
     next(rows)
     assert len(ours()) == 2
@@ -207,7 +207,7 @@ def test_a_process_that_hangs_is_killed(monkeypatch):
     rows.close()
 
 
-def test_no_process_starts_before_the_first_row_is_wanted():
+def test_processes_start_at_the_first_row():
     rows = reader.xmap(mapped_functions.double, [1], processes=1)()
     assert not ours()
     rows.close()
@@ -254,11 +254,11 @@ def run(*command, **options):
 
 def test_a_script_may_hold_the_function():
     with run(str(SCRIPT), "end") as script:
-        # The end of its output is that of all processes, since they share it.
+        # All processes share the output, so it ends with the last of them.
         assert script.communicate(timeout=120) == ("0\n", "")
 
 
-def test_a_script_without_a_guard_is_told(tmp_path):
+def test_a_script_without_main_guard_gets_an_error(tmp_path):
     (tmp_path / "script.py").write_text(
         "import mapped_functions\nfrom fluid import reader\nlist(reader.xmap(abs, [1], processes=1))"
     )
@@ -279,7 +279,7 @@ def test_ctrl_c_ends_all_processes_quietly(mode):
         assert script.stdout.readline() == "0\n"
         os.killpg(script.pid, signal.SIGINT)  # as a terminal does
         out, said = script.communicate(timeout=120)
-    # It may have come in the middle of the line before.
+    # The signal may arrive in the middle of the previous line.
     assert out.endswith("interrupted\n") and said == ""
 
 
@@ -287,4 +287,4 @@ def test_when_python_is_killed_its_processes_end():
     with run(str(SCRIPT), "work") as script:
         assert script.stdout.readline() == "0\n"
         script.kill()
-        script.communicate(timeout=120)  # until nobody holds its output any more
+        script.communicate(timeout=120)  # until no process holds its output open

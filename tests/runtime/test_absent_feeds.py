@@ -86,7 +86,7 @@ def same(found, wanted):
         (language_model, ["emission", "w"]),
     ],
 )
-def test_a_label_of_sequences_is_not_needed_for_the_emission(program, fetch):
+def test_fetching_the_emission_needs_no_label_sequences(program, fetch):
     trainer = fluid.Trainer(program, SGD)
     found = trainer.run({"w": ROWS}, fetch=fetch)
     same(found, trainer.run({"w": ROWS, "label": ROWS}, fetch=fetch))
@@ -108,19 +108,19 @@ def test_nested_sequences(fetch):
     same(trainer.run({"w": rows}, fetch=fetch), trainer.run({"w": rows, "label": rows}, fetch=fetch))
 
 
-def test_of_a_translator_the_source_is_enough_for_what_is_made_of_it():
+def test_a_translator_encodes_the_source_without_a_target():
     trainer = fluid.Trainer(translator, SGD)
     source, target = [[1, 2, 3, 4, 5, 6, 7, 8, 9], [4]], [[1, 2], [3, 4, 5]]
     every = {"source": source, "target": target, "label": target}
     same(trainer.run({"source": source}, fetch="encoded"), trainer.run(every, fetch="encoded"))
     given = {"source": source, "target": target}
-    for fetch in ("logits", ["logits", "encoded"]):  # an output without a name of its own
+    for fetch in ("logits", ["logits", "encoded"]):  # "logits" is an output without an explicit name
         same(trainer.run(given, fetch=fetch), trainer.run(every, fetch=fetch))
     with pytest.raises(errors.FeedError, match="needs the feed 'target'"):
         trainer.run({"source": source}, fetch="logits")
 
 
-def test_dense_data_with_steps_whose_number_is_open():
+def test_dense_data_of_open_length_needs_no_label():
     def program():
         label = layers.data("label", shape=[None, None, 1], append_batch_size=False)
         x = layers.data("x", shape=[None, None, 3], append_batch_size=False)
@@ -133,7 +133,7 @@ def test_dense_data_with_steps_whose_number_is_open():
     assert session.run(feed={"x": x}, fetch="guess", mode="test")[0].shape == (2, 5, 1)
 
 
-def test_a_label_that_enters_the_net_is_needed_and_the_error_names_it():
+def test_a_label_used_by_the_net_is_required():
     trainer = fluid.Trainer(smoothed, SGD)
     x = np.ones((2, 2), "float32")
     assert trainer.run({"x": x}, fetch="logits")[0].shape == (2, 3)
@@ -143,12 +143,12 @@ def test_a_label_that_enters_the_net_is_needed_and_the_error_names_it():
 
 
 @pytest.mark.parametrize("fetch", ["loss", "emission@GRAD", "emission.w_0@GRAD"])
-def test_a_gradient_needs_the_loss_and_so_the_label(fetch):
+def test_fetching_a_gradient_requires_the_label(fetch):
     with pytest.raises(errors.FeedError, match="needs the feed 'label', which nobody gave"):
         fluid.Trainer(tagger, SGD).run({"w": ROWS}, fetch=fetch)
 
 
-def test_what_is_cut_prints_nothing_and_what_is_kept_prints(capfd):
+def test_only_computed_values_print_and_call_python(capfd):
     def program():
         label = layers.Print(layers.data("label", shape=[1]), message="the label")
         hidden = layers.fc(layers.Print(layers.data("x", shape=[2]), message="the input"), size=2, name="hidden")
@@ -213,7 +213,7 @@ def test_the_function_may_catch_errors_and_open_blocks():
     np.testing.assert_allclose(guess, wanted, rtol=1e-6)
 
 
-def test_an_output_that_is_another_value_in_test_mode():
+def test_mode_dependent_outputs_need_no_label():
     def program():
         x, label = layers.data("x", shape=[2]), layers.data("label", shape=[1])
         logits = layers.fc(x, size=1, name="logits")
@@ -226,7 +226,7 @@ def test_an_output_that_is_another_value_in_test_mode():
     np.testing.assert_allclose(answer, 1 / (1 + np.exp(-np.asarray(logits))), rtol=1e-5)
 
 
-def test_where_nothing_fits_the_error_says_what_was_not_given():
+def test_an_error_without_feeds_names_the_absent_feeds():
     def program():
         words = ids("w")
         emission = layers.fc(layers.embedding(words, size=[10, 4]), size=5, name="emission")
@@ -245,7 +245,7 @@ def test_where_nothing_fits_the_error_says_what_was_not_given():
     assert "not given: 'tags'" in "".join(caught.value.__notes__)
 
 
-def test_whoever_gives_all_feeds_runs_the_whole_program():
+def test_all_feeds_run_the_whole_program():
     session = fluid.Session(tagger)
     given = {"w": ROWS, "label": ROWS}
     assert session.run(feed=given, fetch="loss", mode="test")[0].shape == ()

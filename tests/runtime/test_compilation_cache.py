@@ -1,4 +1,4 @@
-"""Which folder keeps compiled programs, and that JAX finds them there again."""
+"""The compilation cache: the folder of compiled programs, and their reuse by JAX."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_compilation_cache")
 
 @pytest.fixture
 def untold(monkeypatch, tmp_path):
-    """Nobody has said where compiled programs shall lie; the home of the user is an empty folder."""
+    """Remove all settings of the cache folder, and set the home of the user to an empty folder."""
     jax.config.update("jax_compilation_cache_dir", None)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -29,7 +29,7 @@ def untold(monkeypatch, tmp_path):
 
 @pytest.fixture
 def happened():
-    """The events of JAX's cache, in order."""
+    """Collect the events of JAX's cache, in order."""
     seen = []
 
     def listen(event, **_):
@@ -46,12 +46,12 @@ def folder_in_use():
 
 
 def compiled_anew():
-    """The same function, compiled as in a new process."""
+    """Call a function that is compiled as in a new process."""
     jax.clear_caches()
     return float(jax.jit(lambda x: jnp.sum(jnp.cos(x)))(jnp.zeros(3)))
 
 
-def test_the_second_time_it_is_read_and_a_damaged_file_is_replaced(tmp_path, happened):
+def test_cached_programs_are_read_and_damaged_files_replaced(tmp_path, happened):
     fluid.set_compilation_cache(tmp_path)
     assert compiled_anew() == 3 and happened and set(happened) == {"misses"}
     files = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -68,7 +68,7 @@ def test_the_second_time_it_is_read_and_a_damaged_file_is_replaced(tmp_path, hap
 
 
 def test_a_session_uses_the_folder_of_the_user(untold):
-    normal = fluid.initializer.Normal()  # which is compiled
+    normal = fluid.initializer.Normal()  # its random numbers are compiled
     fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, param_attr=normal))
     assert folder_in_use() == str(untold / "fluid" / "xla")
     assert list((untold / "fluid" / "xla").glob("*.xla"))
@@ -83,7 +83,7 @@ def test_a_session_uses_the_folder_of_the_user(untold):
         ("win32", "LOCALAPPDATA", ["fluid", "xla"]),
     ],
 )
-def test_where_each_platform_has_it(monkeypatch, tmp_path, platform, variable, parts):
+def test_the_default_folder_follows_the_platform(monkeypatch, tmp_path, platform, variable, parts):
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
@@ -91,7 +91,7 @@ def test_where_each_platform_has_it(monkeypatch, tmp_path, platform, variable, p
     assert compilation_cache._own() == tmp_path.joinpath(*parts)
 
 
-def test_the_environment_names_a_folder_or_none(untold, monkeypatch):
+def test_the_environment_names_a_folder_or_off(untold, monkeypatch):
     monkeypatch.setenv("FLUID_COMPILATION_CACHE", str(untold / "mine"))
     keep_compilations()
     assert folder_in_use() == str(untold / "mine") and (untold / "mine").is_dir()
@@ -101,7 +101,7 @@ def test_the_environment_names_a_folder_or_none(untold, monkeypatch):
     assert folder_in_use() is None
 
 
-def test_what_jax_was_told_stays(untold, monkeypatch):
+def test_settings_of_jax_are_kept(untold, monkeypatch):
     monkeypatch.setenv("FLUID_COMPILATION_CACHE", str(untold / "mine"))
     jax.config.update("jax_compilation_cache_dir", str(untold / "others"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 5.0)
@@ -114,7 +114,7 @@ def test_what_jax_was_told_stays(untold, monkeypatch):
     assert folder_in_use() is None
 
 
-def test_turned_off_it_keeps_and_reads_nothing(untold, happened):
+def test_a_disabled_cache_writes_and_reads_nothing(untold, happened):
     fluid.set_compilation_cache(untold / "mine")
     fluid.set_compilation_cache(None)
     keep_compilations()
@@ -123,7 +123,7 @@ def test_turned_off_it_keeps_and_reads_nothing(untold, happened):
     assert compiled_anew() == 3 and "misses" in happened
 
 
-def test_a_home_that_cannot_be_written_is_no_error(untold, monkeypatch, caplog):
+def test_an_unwritable_home_disables_the_cache(untold, monkeypatch, caplog):
     (untold / "fluid").write_text("a file")
     with caplog.at_level("INFO", "fluid"):
         keep_compilations()
@@ -134,7 +134,7 @@ def test_a_home_that_cannot_be_written_is_no_error(untold, monkeypatch, caplog):
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
 
 
-def test_a_folder_of_somebody_else_is_not_read(untold, monkeypatch):
+def test_a_folder_of_another_user_is_not_read(untold, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: pathlib.Path(untold).stat().st_uid + 1)
     keep_compilations()
     assert folder_in_use() is None
@@ -142,7 +142,7 @@ def test_a_folder_of_somebody_else_is_not_read(untold, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are those of POSIX")
 @pytest.mark.parametrize("mode", [0o770, 0o777, 0o1777])
-def test_row_67_a_folder_that_others_can_write_to_is_not_read(untold, monkeypatch, mode, caplog):
+def test_row_67_a_folder_writable_by_other_users_is_refused(untold, monkeypatch, mode, caplog):
     folder = untold / "fluid" / "xla"
     folder.mkdir(parents=True)
     folder.chmod(mode)

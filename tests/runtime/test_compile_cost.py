@@ -1,4 +1,4 @@
-"""What a compilation is taken to cost follows from the program alone, and keeps the shapes of small nets few."""
+"""The estimated cost of a compilation: it depends only on the program, and limits the shapes of small nets."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def encoder(width, blocks):
     return fluid.Program(program)
 
 
-def test_it_grows_with_the_equations_and_falls_with_the_weights():
+def test_cost_grows_with_equations_and_falls_with_weights():
     small, again, deep, wide = encoder(8, 1), encoder(8, 1), encoder(8, 3), encoder(512, 1)
     assert compilation_cost(small, "cpu") == compilation_cost(again, "cpu")
     ratio = compilation_cost(deep, "cpu") / compilation_cost(small, "cpu")
@@ -28,7 +28,7 @@ def test_it_grows_with_the_equations_and_falls_with_the_weights():
     assert compilation_cost(wide, "cpu") == pytest.approx(0.008 * wide.equations * 5e10 / (6 * weights))
 
 
-def test_a_small_encoder_takes_three_shapes_where_padding_alone_would_take_five():
+def test_compilation_cost_reduces_shapes_of_small_encoders():
     program = encoder(16, 2)
     session = fluid.Session(program)
     rng = np.random.default_rng(0)

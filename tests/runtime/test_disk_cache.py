@@ -1,4 +1,4 @@
-"""Files of compiled programs: whole or not there, whatever happens to them, and bounded together."""
+"""Files of compiled programs: each is whole or absent, and their total size is bounded."""
 
 import os
 import threading
@@ -9,13 +9,13 @@ from fluid.runtime.compilation_cache import Entries
 
 
 def age(folder, key, seconds):
-    """Make a file look as if it was used so long ago."""
+    """Set the last use of a file to `seconds` ago."""
     path = folder / f"{key}.xla"
     then = path.stat().st_mtime - seconds
     os.utime(path, (then, then))
 
 
-def test_what_is_put_is_got_by_every_process(tmp_path):
+def test_stored_values_are_read_by_other_processes(tmp_path):
     Entries(tmp_path, 1000).put("a", b"first")
     Entries(tmp_path, 1000).put("a", b"second")
     assert Entries(tmp_path, 1000).get("a") == b"second"
@@ -23,7 +23,7 @@ def test_what_is_put_is_got_by_every_process(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.xla"]
 
 
-def test_a_file_under_the_name_of_another_is_removed(tmp_path):
+def test_a_file_under_a_wrong_key_is_removed(tmp_path):
     entries = Entries(tmp_path, 1000)
     entries.put("a", b"some machine code")
     (tmp_path / "a.xla").rename(tmp_path / "b.xla")
@@ -45,17 +45,17 @@ def test_a_damaged_file_is_removed(tmp_path, damage):
     assert entries.get("a") == b"some machine code"
 
 
-def test_what_was_used_longest_ago_is_removed_first(tmp_path):
+def test_the_least_recently_used_file_is_removed_first(tmp_path):
     first = Entries(tmp_path, 1000)
     for number in range(8):
         first.put(f"{number}", bytes(100))
         age(tmp_path, f"{number}", 1000 - number)
     first.get("0")
-    Entries(tmp_path, 1000).put("8", bytes(100))  # 9 * 116 bytes; a new process looks through the folder
+    Entries(tmp_path, 1000).put("8", bytes(100))  # 9 * 116 bytes; a new process scans the folder
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["0", "2", "3", "4", "5", "6", "7", "8"]
 
 
-def test_one_process_stays_within_an_eighth_of_the_bound(tmp_path):
+def test_writes_exceed_the_limit_by_an_eighth(tmp_path):
     entries = Entries(tmp_path, 10_000)
     for number in range(500):
         entries.put(f"{number}", bytes(100))
@@ -63,13 +63,13 @@ def test_one_process_stays_within_an_eighth_of_the_bound(tmp_path):
     assert entries.get("499") == bytes(100)
 
 
-def test_a_value_that_would_push_out_most_others_is_not_kept(tmp_path):
+def test_values_above_an_eighth_are_not_stored(tmp_path):
     entries = Entries(tmp_path, 1000)
     entries.put("a", bytes(110))
     assert entries.get("a") is None and not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
+def test_old_temporary_files_of_killed_processes_are_removed(tmp_path):
     for name, old in (("new.tmp", 0), ("old.tmp", 7200)):
         (tmp_path / name).write_bytes(b"half")
         then = (tmp_path / name).stat().st_mtime - old
@@ -78,7 +78,7 @@ def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.xla", "new.tmp"]
 
 
-def test_a_folder_that_is_gone_keeps_nothing_and_says_so_once(tmp_path, caplog):
+def test_an_absent_folder_stores_nothing_and_logs_once(tmp_path, caplog):
     entries = Entries(tmp_path / "gone", 1000)
     with caplog.at_level("INFO", "fluid"):
         entries.put("a", b"1")
@@ -87,12 +87,12 @@ def test_a_folder_that_is_gone_keeps_nothing_and_says_so_once(tmp_path, caplog):
     assert [record.getMessage().count("are not kept in") for record in caplog.records] == [1]
 
 
-def test_writers_and_readers_at_the_same_time_see_whole_values(tmp_path):
+def test_concurrent_writers_and_readers_see_whole_values(tmp_path):
     values = [bytes([number]) * 5000 for number in range(8)]
     wrong = []
 
     def work(number):
-        entries = Entries(tmp_path, 60_000)  # less than what is written, so that files are removed meanwhile
+        entries = Entries(tmp_path, 60_000)  # less than the threads write, so files are removed meanwhile
         for turn in range(60):
             key = f"{turn % 16}"
             entries.put(key, values[number])

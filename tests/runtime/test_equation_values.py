@@ -121,7 +121,7 @@ def test_each_operator_can_be_fetched(operator, name):
 @pytest.mark.parametrize("name", ["elementwise_mul_0.tmp_0", "elementwise_mul_0"])
 def test_an_operator_is_overridden(session, name):
     wanted = run(session, ["out", "stack"], {"a": np.ones_like(A), "b": B})
-    found = session.run(feed={name: B}, fetch=["out", "stack"], mode="test")  # no feed is needed
+    found = session.run(feed={name: B}, fetch=["out", "stack"], mode="test")  # with the override, no feed is needed
     for value, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-5)
     (filled,) = run(session, "out", {name: 2.0})
@@ -154,7 +154,7 @@ def test_a_branch_not_taken_is_nan(session, sign, taken, other):
 
 
 @pytest.mark.parametrize("value", [7.0, np.full((2, 3), 7, "float32")], ids=["scalar", "array"])
-def test_a_value_in_a_loop_is_overridden_in_every_step(session, value):
+def test_a_loop_value_is_overridden_in_every_step(session, value):
     every, last, state = run(session, ["every", "last", "state"], {"state": value})
     assert (np.asarray(every) == 7).all() and (np.asarray(last) == 14).all() and (np.asarray(state) == 7).all()
     (last,) = run(session, ["last"], {"elementwise_mul_2": value})
@@ -165,7 +165,7 @@ def test_a_value_in_a_loop_is_overridden_in_every_step(session, value):
     assert (np.asarray(branch) == 6).all()
 
 
-def test_values_in_a_dynamic_rnn_are_stacked_over_steps():
+def test_dynamic_rnn_values_are_stacked_over_steps():
     session = fluid.Session(recurrent)
     feed = {"words": ROWS}
     hidden, y, total = run(session, ["hidden", "y", "elementwise_add_0"], feed=feed)
@@ -178,14 +178,14 @@ def test_values_in_a_dynamic_rnn_are_stacked_over_steps():
     assert all((np.asarray(row) == 0.25).all() for row in y.rows())
 
 
-def test_values_in_a_static_rnn_are_fetched_and_overridden():
+def test_static_rnn_values_are_fetched_and_overridden():
     session = fluid.Session(static_rnn)
     feed = {"x": np.ones((2, 5, 3), "float32")}
     np.testing.assert_array_equal(*run(session, ["hidden", "y"], feed=feed))
     assert (np.asarray(run(session, "y", {"hidden": 2.0}, feed)[0]) == 2).all()
 
 
-def test_a_training_step_returns_them_and_trains_alike():
+def test_fetching_operator_values_does_not_change_training():
     plain, fetching = fluid.Session(small), fluid.Session(small)
     for _ in range(2):
         loss, product, state = fetching.step(FEED, fetch=["mean_0", "elementwise_mul_0", "state"])
@@ -196,7 +196,7 @@ def test_a_training_step_returns_them_and_trains_alike():
         np.testing.assert_allclose(fetching.scope[name], array, rtol=1e-5, atol=1e-6)
 
 
-def test_every_door_fetches_them(tmp_path):
+def test_every_call_with_fetch_returns_operator_values(tmp_path):
     trainer = fluid.Trainer(small)
     wanted = [[A * B / 2, A * B / 4], A * B]
     names = ["state", "elementwise_mul_0"]
@@ -230,12 +230,12 @@ def test_every_door_fetches_them(tmp_path):
         ("branch", {"greater_than_0": 0.5}, "floating-point numbers, expected bool"),
     ],
 )
-def test_what_is_wrong(session, fetch, over, words):
+def test_wrong_fetches_and_overrides_are_refused(session, fetch, over, words):
     with pytest.raises(errors.FluidError, match=words):
         run(session, fetch, over)
 
 
-def test_tests_and_feeds_of_exports_refuse_them(tmp_path):
+def test_tests_and_exported_feeds_refuse_operator_values(tmp_path):
     trainer = fluid.Trainer(small)
     with pytest.raises(errors.UnknownNameError, match="found a value of an operator or a loop"):
         trainer.test([[(A[0], B[0])]], fetch="state")
@@ -243,7 +243,7 @@ def test_tests_and_feeds_of_exports_refuse_them(tmp_path):
         fluid.io.save_inference_model(tmp_path / "net", small, trainer.params, ["elementwise_mul_0"], "fc_0")
 
 
-def test_a_value_of_train_mode_alone_is_refused_in_test_mode():
+def test_train_mode_values_are_refused_in_test_mode():
     def net():
         x = layers.data("a", shape=[3])
         return layers.fc(x * 2.0 if layers.is_training() else x, size=1)

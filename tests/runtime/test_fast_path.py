@@ -1,4 +1,4 @@
-"""Inference on a CPU: arrays in the form in which it computes with them, and feeds that have passed every check."""
+"""Inference on a CPU: arrays cached in the layout of its kernels, and checks of every feed."""
 
 import threading
 
@@ -33,7 +33,7 @@ def inferencer():
     return fluid.Inferencer(program, params=dict(fluid.Session(program).scope))
 
 
-def test_results_are_those_of_a_session_to_the_bit(inferencer):
+def test_results_equal_session_results_to_the_bit(inferencer):
     for rows in (1, 3, 4, 4):
         (found,) = inferencer.infer({"image": IMAGES[:rows]})
         padded = IMAGES[[0, 1, 2, 2]] if rows == 3 else IMAGES[:rows]
@@ -41,8 +41,8 @@ def test_results_are_those_of_a_session_to_the_bit(inferencer):
 
 
 @pytest.mark.parametrize("mode", ["train", "test"])
-def test_a_layer_behind_images_reads_its_weight_as_the_program_has_it(mode):
-    """Row `[channel, height, width]` of the weight belongs to that number of an image."""
+def test_a_layer_after_images_keeps_its_weight_order(mode):
+    """Keep row `[channel, height, width]` of the weight for this element of an image."""
     session = fluid.Session(program)
     scope = {name: np.asarray(array) for name, array in session.scope.items()}
     images = np.asarray(session.run(feed={"image": IMAGES}, fetch=["conv2d_1.tmp_1"], mode=mode)[0], "float64")
@@ -68,7 +68,7 @@ def test_another_program_in_the_session_changes_nothing():
     assert len(session.compilations) == 1
 
 
-def test_an_inferencer_of_a_closed_session_says_so():
+def test_an_inferencer_of_a_closed_session_is_refused():
     inferencer = fluid.Inferencer(lookup, params=dict(fluid.Session(lookup).scope))
     inferencer.infer({"ids": np.int64([[1]])})
     inferencer.session.close()
@@ -78,7 +78,7 @@ def test_an_inferencer_of_a_closed_session_says_so():
 
 
 @pytest.mark.parametrize("name", [FILTERS, BIAS])
-def test_a_parameter_that_is_replaced_counts_from_the_next_call_on(name):
+def test_the_next_call_uses_a_replaced_parameter(name):
     params = dict(fluid.Session(program).scope)
     inferencer = fluid.Inferencer(program, params=params)
     before = inferencer.infer({"image": IMAGES})[0]
@@ -104,7 +104,7 @@ def test_a_training_step_in_the_same_session_counts():
         inferencer.session.step({"image": IMAGES})
 
 
-def test_threads_that_ask_while_a_parameter_is_replaced_see_the_one_or_the_other(inferencer):
+def test_concurrent_inference_sees_old_or_new_parameters(inferencer):
     old = np.asarray(inferencer.session.scope[FILTERS])
     feed = {"image": IMAGES}
     known = [inferencer.infer(feed)[0]]
@@ -128,14 +128,14 @@ def test_threads_that_ask_while_a_parameter_is_replaced_see_the_one_or_the_other
     np.testing.assert_array_equal(inferencer.infer(feed)[0], known[0])
 
 
-def test_the_same_array_with_other_numbers_is_read_anew(inferencer):
+def test_an_array_changed_in_place_is_read_again(inferencer):
     images = IMAGES.copy()
     first = inferencer.infer({"image": images})[0]
     images[:] = IMAGES[::-1]
     np.testing.assert_allclose(inferencer.infer({"image": images})[0], first[::-1], rtol=1e-5, atol=1e-6)
 
 
-def test_other_shapes_and_dtypes_are_checked_after_any_number_of_good_calls(inferencer):
+def test_feeds_are_checked_after_many_good_calls(inferencer):
     for _ in range(3):
         (good,) = inferencer.infer({"image": IMAGES})
     with pytest.raises(errors.FeedError, match="a row of shape"):
@@ -159,7 +159,7 @@ def test_ids_are_checked_in_each_call():
 
 
 def shared_filters():
-    """Filters that two convolutions share, filters in groups, and filters of volumes."""
+    """Build convolutions with shared filters, grouped filters, and filters of volumes."""
     image = fluid.layers.data("image", shape=[3, 6, 6])
     shared = fluid.ParamAttr(name="filters")
     first = fluid.layers.conv2d(image, num_filters=3, filter_size=3, padding=1, param_attr=shared)
@@ -171,14 +171,14 @@ def shared_filters():
 
 @pytest.mark.parametrize("precision", [None, "bfloat16"])
 @pytest.mark.parametrize("function", [program, shared_filters])
-def test_every_kind_of_filters_gives_the_results_of_a_session(function, precision):
+def test_every_kind_of_filter_matches_a_session(function, precision):
     inferencer = fluid.Inferencer(function, params=dict(fluid.Session(function).scope), precision=precision)
     for _ in range(3):
         (found,) = inferencer.infer({"image": IMAGES})
         np.testing.assert_array_equal(found, inferencer.session.run(feed={"image": IMAGES})[0])
 
 
-def test_the_filters_of_a_convolution_are_an_argument_in_the_order_of_a_cpu(inferencer):
+def test_convolution_filters_are_passed_in_cpu_order(inferencer):
     step = fast_step(inferencer.session.engine, inferencer.program, Request("test", None, ("image",)))
     step({"image": IMAGES})
     shapes = sorted(array.shape for array in step._cached[1])

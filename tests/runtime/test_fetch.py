@@ -1,4 +1,4 @@
-"""What can be fetched and replaced: layers by their names, globs, outputs of a dict, and lines of the program."""
+"""Fetches and overrides: layers by name, globs, outputs of a dict, and lines of the program."""
 
 import inspect
 
@@ -20,7 +20,7 @@ def program():
 
 
 def line(text):
-    """The name of the line of the program that holds some text."""
+    """Return the name of the line of the program that holds `text`."""
     source, first = inspect.getsourcelines(program)
     return f"test_fetch.py:{first + next(i for i, row in enumerate(source) if text in row)}"
 
@@ -42,7 +42,7 @@ def test_a_layer_is_its_last_result(session):
 
 def test_a_layer_is_replaced_by_its_name(session):
     given = np.full((2, 5), 3.0, "float32")
-    hidden, shifted = run(session, ["hidden", "shifted"], {"hidden": given})  # x is not needed any more
+    hidden, shifted = run(session, ["hidden", "shifted"], {"hidden": given})  # the override makes x unnecessary
     np.testing.assert_array_equal(hidden, given)
     np.testing.assert_array_equal(shifted, given * 2 - 1)
 
@@ -54,13 +54,13 @@ def test_an_output_of_a_dict_is_replaced(session):
         run(session, None, {**FEED, "shifted": given})
 
 
-def test_gradients_go_by_the_same_names(session):
+def test_gradients_use_the_same_names(session):
     one, other = run(session, ["hidden@GRAD", "hidden.tmp_2@GRAD"])
     np.testing.assert_array_equal(one, other)
     assert np.any(one)
 
 
-def test_globs_stand_for_all_that_match(session):
+def test_globs_fetch_every_matching_name(session):
     found = session.run(program, FEED, ["fc_*.w_0", "hidden.?_0@GRAD", "loss"])
     assert found.keys() == ["fc_0.w_0", "hidden.w_0@GRAD", "hidden.b_0@GRAD", "loss"]
     assert found["fc_0.w_0"].shape == (5, 1) and found["hidden.b_0@GRAD"].shape == (5,)
@@ -71,7 +71,7 @@ def test_globs_stand_for_all_that_match(session):
 
 
 @pytest.mark.parametrize("mode", ["train", "test"])
-def test_a_line_is_the_last_value_it_makes(session, mode):
+def test_a_line_fetches_its_last_value(session, mode):
     operator, layer, both = line("hidden * 2"), line("act="), line("error =")
     got = run(session, [operator, layer, both, "shifted", "hidden", "error"], mode=mode)
     for one, other in zip(got[:3], got[3:], strict=True):
@@ -84,7 +84,7 @@ def test_a_line_beside_gradients(session):
     np.testing.assert_array_equal(shifted, run(session, ["shifted"])[0])
 
 
-def test_a_line_without_a_value_is_told(session):
+def test_a_line_without_a_value_is_refused(session):
     with pytest.raises(errors.UnknownNameError, match="makes no value at 'test_fetch.py:1'"):
         session.run(program, FEED, "test_fetch.py:1")
     with pytest.raises(errors.UnknownNameError, match="layers.identity"):
@@ -108,5 +108,5 @@ def test_feeds_and_outputs_need_no_further_trace():
     session = fluid.Session(program)
     for fetch in (None, ["loss"], "loss"):
         session.run(program, {"x": np.ones((2, 3), "float32")}, fetch=fetch, mode="train")
-    # The discovery, and one compiled step for all outputs and for the loss.
+    # The discovery, one compiled step for all outputs, and one for the loss.
     assert len(traced) == 3

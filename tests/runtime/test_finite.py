@@ -1,4 +1,4 @@
-"""Parameters that are not finite are named: after a training whose losses were finite, and when they are saved."""
+"""Non-finite parameters: they are named after a training with finite losses, and when they are saved."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ ROWS = np.array([[1.0, 2.0], [-1.0, -2.0]], "float32")
 
 
 def roots():
-    """A loss that is finite, with a gradient that is NaN where `z` is negative."""
+    """Build a finite loss with a gradient that is NaN where `z` is negative."""
     z = layers.fc(layers.data("x", shape=[2]), size=3, bias_attr=False)
     return layers.mean(layers.where(z > 0, layers.sqrt(z), 0 * z))
 
@@ -30,14 +30,14 @@ def spoilt():
     return trainer
 
 
-def test_parameters_that_are_lost_under_finite_losses_are_warned_of_once(spoilt):
+def test_nan_parameters_under_finite_losses_warn_once(spoilt):
     assert not np.isfinite(spoilt.params["fc_0.w_0"]).all()
     with pytest.warns(errors.FluidWarning, match="the loss is nan") as warned:
         spoilt.train(fluid.reader.arrays({"x": ROWS}, batch_size=2))
     assert len(warned) == 1
 
 
-def test_files_of_such_parameters_are_warned_of(spoilt, tmp_path):
+def test_saving_nan_parameters_warns(spoilt, tmp_path):
     with pytest.warns(errors.FluidWarning, match="save_params: fc_0.w_0 holds NaN.*SaveBest"):
         spoilt.save_params(tmp_path / "net.params")
     with pytest.warns(errors.FluidWarning, match="save_inference_model: fc_0.w_0 holds NaN.*SaveBest"):
@@ -46,7 +46,7 @@ def test_files_of_such_parameters_are_warned_of(spoilt, tmp_path):
         fluid.io.save_params(spoilt.session, str(tmp_path))
 
 
-def test_moving_statistics_are_looked_at_and_what_begins_infinite_is_not(tmp_path):
+def test_states_are_checked_except_infinite_initial_values(tmp_path):
     def program():
         x = layers.data("x", shape=[2])
         mask = layers.create_parameter([2], default_initializer=fluid.initializer.Constant(-np.inf))
@@ -63,7 +63,7 @@ def test_moving_statistics_are_looked_at_and_what_begins_infinite_is_not(tmp_pat
         train()
 
 
-def test_a_population_is_not_lost_while_one_member_is_finite():
+def test_populations_with_a_finite_member_do_not_warn():
     population = fluid.Population(roots, fluid.optimizer.SGD(0.1), seeds=range(2))
     weights = np.array(population.session.scope["fc_0.w_0"])
     weights[0] = np.nan

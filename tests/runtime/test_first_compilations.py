@@ -1,4 +1,4 @@
-"""What XLA compiles until a model has trained its first step and answered its first question; and nothing else."""
+"""First compilations: XLA compiles only the listed programs before the first training step and the first answer."""
 
 import jax
 import numpy as np
@@ -33,14 +33,14 @@ def widths_program():
 
 @pytest.fixture
 def compiled():
-    """A list that grows with each compilation from here on, as in a new process."""
+    """Return a list that grows with each compilation from here on, as in a new process."""
     jax.clear_caches()
     with counted() as seen:
         yield seen
 
 
 def test_a_convolutional_net(compiled):
-    """Normal random numbers, the training step; then the step of a test, and the inference. Uniform ones take none."""
+    """Compile normal random numbers, the training step, the test step and the inference; uniform numbers need none."""
     images = np.zeros((8, 1, 8, 8), "float32")
     batch = {"image": images, "label": np.zeros((8, 1), "int64")}
     trainer = fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3))
@@ -55,7 +55,7 @@ def test_a_convolutional_net(compiled):
     assert len(compiled) == count + 1
 
 
-def test_a_program_runs_once_to_be_known_and_once_for_its_step():
+def test_training_runs_the_program_function_twice():
     runs = []
 
     def program():
@@ -68,7 +68,7 @@ def test_a_program_runs_once_to_be_known_and_once_for_its_step():
 
 
 def test_an_answer(compiled):
-    """Given parameters are taken as they are: nothing is drawn in their place before."""
+    """Use given parameters unchanged, without drawing initial values for them."""
     params = dict(fluid.Session(digits_program).params())
     jax.clear_caches()
     compiled.clear()
@@ -93,7 +93,7 @@ def test_twenty_widths(compiled):
     assert len(compiled) == 1
 
 
-def test_parameters_are_read_set_and_loaded_without_a_compilation(compiled, tmp_path):
+def test_reading_and_loading_parameters_compiles_nothing(compiled, tmp_path):
     trainer = fluid.Trainer(widths_program, fluid.optimizer.SGD(0.1))
     count = len(compiled)
     trainer.save_params(tmp_path / "saved")
@@ -116,7 +116,7 @@ def test_parameters_are_read_set_and_loaded_without_a_compilation(compiled, tmp_
     ],
     ids=lambda optimizer: type(optimizer).__name__,
 )
-def test_slots_are_those_that_xla_computes(optimizer):
+def test_initial_optimizer_state_equals_xla_results(optimizer):
     def program():
         loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3))
         optimizer.minimize(loss)

@@ -1,4 +1,4 @@
-"""float16 has dynamic loss scaling: beside float32, beside the scale by hand, saved, and no disguise for a NaN."""
+"""Dynamic loss scaling of float16: compared with float32 and a manual scale, saved, and no hiding of NaN."""
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,11 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 4)).astype("float32")
 Y = np.tanh(X @ [[1.0], [-2.0], [0.5], [3.0]]).astype("float32")
 FEED = {"x": X, "y": Y}
-BIG = {"x": X * 20, "y": Y}  # its gradients overflow at the scale that training begins with, its loss does not
+BIG = {"x": X * 20, "y": Y}  # its gradients overflow at the initial scale, its loss does not
 
 
 def linear(optimizer, factor=0.01):
-    """A squared error times a factor: the gradients are as small as the factor says."""
+    """Build a squared error times `factor`, which scales the gradients as well."""
 
     def program():
         x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
@@ -43,7 +43,7 @@ def arrays_of(session, without=()):
 
 
 def test_float16_has_dynamic_loss_scaling_and_follows_float32():
-    """Gradients of 1e-9 are zeros in float16; of the scaled loss they are not."""
+    """Train with gradients of 1e-9, which are zero in float16 unless the loss is scaled."""
     sessions = [session_of(fluid.optimizer.SGD(1e7), 1e-9, precision) for precision in ("float32", "float16")]
     start = np.asarray(sessions[0].scope["w"])
     for _ in range(20):
@@ -55,7 +55,7 @@ def test_float16_has_dynamic_loss_scaling_and_follows_float32():
     assert scale_of(sessions[1]) == optax_chain.START
 
 
-def test_without_the_scale_such_gradients_vanish(monkeypatch):
+def test_small_gradients_vanish_without_the_scale(monkeypatch):
     monkeypatch.setattr(optax_chain, "START", 1.0)
     session = session_of(fluid.optimizer.SGD(1e7), 1e-9)
     before = np.asarray(session.scope["w"])
@@ -64,7 +64,7 @@ def test_without_the_scale_such_gradients_vanish(monkeypatch):
 
 
 @pytest.mark.full
-def test_it_learns_digits_as_well_as_float32(digits):
+def test_float16_learns_digits_as_well_as_float32(digits):
     def program():
         image, label = layers.data("image", shape=[1, 8, 8]), layers.data("label", shape=[1], dtype="int64")
         hidden = fluid.nets.simple_img_conv_pool(image, 8, 3, 2, 2, act="relu")
@@ -83,7 +83,7 @@ def test_it_learns_digits_as_well_as_float32(digits):
     assert found[0] > 0.8 and found[1] == pytest.approx(found[0], abs=0.03)
 
 
-def test_what_overflows_is_left_out_and_halves_the_scale():
+def test_overflows_skip_the_update_and_halve_the_scale():
     def program():
         x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
         kept = layers.create_state([], name="kept")
@@ -105,7 +105,7 @@ def test_what_overflows_is_left_out_and_halves_the_scale():
 
 
 def scales_by_hand(finite, patience):
-    """What the scale is before each step, from which of them had finite gradients."""
+    """Return the scale before each step, computed from the steps that had finite gradients."""
     scale, count, found = optax_chain.START, 0, []
     for good in finite:
         found.append(scale)
@@ -117,7 +117,7 @@ def scales_by_hand(finite, patience):
     return found
 
 
-def test_the_scale_grows_after_so_many_finite_steps(monkeypatch):
+def test_the_scale_follows_finite_and_overflowing_steps(monkeypatch):
     monkeypatch.setattr(optax_chain, "PATIENCE", 3)
     finite = [True] * 7 + [False] * 3 + [True] * 4 + [False] + [True] * 40
     rule = optax_chain.skip_overflows(fluid.optimizer.SGD(0.1).rule())
@@ -133,7 +133,7 @@ def test_the_scale_grows_after_so_many_finite_steps(monkeypatch):
     assert scales == scales_by_hand(finite, 3) and max(scales) == optax_chain.MOST
 
 
-def test_gradients_that_are_fetched_are_those_of_the_loss():
+def test_fetched_gradients_are_unscaled():
     sessions = [session_of(precision=precision) for precision in ("float32", "float16")]
     names = ["w@GRAD", "x@GRAD", "fc_0.tmp_0@GRAD", "grad_norm_0"]
     exact, half = (session.run(feed=FEED, fetch=names) for session in sessions)
@@ -152,7 +152,7 @@ def test_gradients_that_are_fetched_are_those_of_the_loss():
     ],
     ids=["accumulated", "lookahead", "averaged", "schedule"],
 )
-def test_an_update_that_is_left_out_is_as_if_its_step_had_not_been(optimizer):
+def test_a_skipped_update_leaves_no_trace(optimizer):
     with_overflow, without = session_of(optimizer), session_of(optimizer)
     for step in range(5):
         if step == 3:
@@ -183,7 +183,7 @@ def minimized(loss):
     return loss
 
 
-def test_the_average_is_found_inside():
+def test_the_parameter_average_is_found_inside_the_scaling():
     ema = fluid.optimizer.ExponentialMovingAverage(0.5)
     session = session_of(ema.track(fluid.optimizer.SGD(0.1)))
     for _ in range(2):
@@ -191,7 +191,7 @@ def test_the_average_is_found_inside():
     assert set(ema.values(session)) == {"w", "b"}
 
 
-def test_each_minimize_has_a_scale_of_its_own():
+def test_every_minimize_has_a_separate_scale():
     def program():
         x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
         first = layers.mean(layers.square(layers.fc(x, size=1, param_attr="w", bias_attr=False))) * 0.01
@@ -208,7 +208,7 @@ def test_each_minimize_has_a_scale_of_its_own():
     assert not np.array_equal(before["v"], session.scope["v"])
 
 
-def test_a_sparse_table_skips_too():
+def test_an_overflow_skips_sparse_tables():
     def program():
         ids, factor = layers.data("ids", shape=[1], dtype="int64"), layers.data("factor", shape=[1])
         rows = layers.embedding(ids, size=[10, 4], is_sparse=True, param_attr="table")
@@ -235,7 +235,7 @@ class Killed(BaseException):
     pass
 
 
-def test_the_scale_is_saved_and_a_resumed_training_ends_with_the_same_bits(tmp_path):
+def test_a_resumed_training_restores_the_scale_exactly(tmp_path):
     x = np.concatenate([X[:8], X[:8] * 20, X[8:], X[:8]])
     data = fluid.reader.arrays((x, np.tile(Y[:8], (4, 1))), batch_size=8)
 
@@ -261,7 +261,7 @@ def test_the_scale_is_saved_and_a_resumed_training_ends_with_the_same_bits(tmp_p
 # NaN
 
 
-def test_an_overflow_of_the_scale_is_no_alarm():
+def test_an_overflow_of_the_scale_is_not_reported():
     data = fluid.reader.arrays((np.concatenate([X, X * 20, X]), np.tile(Y, (3, 1))), batch_size=16)
     trainer = fluid.Trainer(linear(fluid.optimizer.SGD(0.01)), precision="float16")
     trainer.train(data, handlers=[fluid.handlers.TerminateOnNaN(report=True)])
@@ -273,8 +273,8 @@ def rooted():
     return layers.mean(layers.sqrt(layers.square(layers.fc(x, size=2, bias_attr=False))))
 
 
-def test_a_gradient_that_is_nan_at_every_scale_is_not_hidden():
-    """At 0 sqrt has no slope: the scale falls to 1, and then the step is made, and seen."""
+def test_a_nan_gradient_is_reported_at_scale_1():
+    """Use sqrt at 0, which has no finite slope: the scale falls to 1, then the step runs and is reported."""
     data = [[(np.zeros(4, "float32"),)] for _ in range(40)]
     trainer = fluid.Trainer(rooted, fluid.optimizer.SGD(0.1), precision="float16")
     with pytest.raises(errors.NonFiniteError, match=r"The loss is finite, and the gradient with respect to 'square_0"):
@@ -282,17 +282,17 @@ def test_a_gradient_that_is_nan_at_every_scale_is_not_hidden():
     assert int(trainer.session.scope.step) == np.log2(optax_chain.START) and scale_of(trainer.session) == 1
 
 
-def test_a_loss_that_is_nan_is_reported_at_once():
+def test_a_nan_loss_is_reported_at_once():
     trainer = fluid.Trainer(linear(fluid.optimizer.SGD(0.1)), precision="float16")
     noticed = pytest.warns(errors.FluidWarning, match="feed 'x', sample 0, batch 0: found NaN")
     with noticed, pytest.raises(errors.NonFiniteError, match="feed 'x'"):
         trainer.train([(X * np.nan, Y)], handlers=[fluid.handlers.TerminateOnNaN(report=True)])
 
 
-# Elsewhere
+# Custom steps and other precisions
 
 
-def test_a_step_of_ones_own_is_scaled_too():
+def test_custom_steps_are_scaled():
     def plain(step):
         here = step.losses_and_gradients()
         parameters, slots = step.update(here.gradients)

@@ -1,4 +1,4 @@
-"""Values on demand: what was fed is looked at value by value, and nothing is trained."""
+"""Lazy values: values of a feed are computed one at a time, without training."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def session():
         yield opened
 
 
-def test_a_value_is_that_of_a_run_and_is_computed_once(session):
+def test_a_lazy_value_is_computed_once(session):
     session.feed({"x": X, "y": Y})
     assert not session.compilations
     hidden = session.value("hidden")
@@ -45,7 +45,7 @@ def test_a_value_is_that_of_a_run_and_is_computed_once(session):
     assert len(session.compilations) == 1, "the same step runs on what was fed next"
 
 
-def test_globs_and_several_names_give_results_of_which_only_what_is_new_is_computed(session):
+def test_globs_and_names_compute_only_new_values(session):
     session.feed({"x": X, "y": Y})
     weight = session.value("guess.w_0@GRAD")
     found = session.value(["guess.*@GRAD", "loss"])
@@ -54,7 +54,7 @@ def test_globs_and_several_names_give_results_of_which_only_what_is_new_is_compu
     assert session.value("hid*").keys() == ["hidden.tmp_0", "hidden.tmp_1", "hidden.w_0", "hidden.b_0"]
 
 
-def test_only_what_a_value_depends_on_need_be_fed(session):
+def test_a_value_needs_only_its_feeds(session):
     session.feed({"x": X})
     assert session.value("guess").shape == (6, 1)
     with pytest.raises(errors.FeedError, match="needs the feed 'y'"):
@@ -75,7 +75,7 @@ def test_a_value_is_never_older_than_the_parameters(session):
     assert float(session.value("loss")) == pytest.approx(float(np.mean(Y**2)), rel=1e-5)
 
 
-def test_values_of_train_mode_are_those_of_the_next_training_step_and_train_nothing(session):
+def test_train_mode_values_match_the_next_step(session):
     session.feed({"x": X, "y": Y}, mode="train")
     before = state(session)
     names = ["drop", "loss", "hidden.w_0@GRAD"]
@@ -90,7 +90,7 @@ def test_values_of_train_mode_are_those_of_the_next_training_step_and_train_noth
     assert state(session) != before
 
 
-def test_train_mode_looks_at_what_is_frozen(session):
+def test_train_mode_respects_frozen_parameters(session):
     session.feed({"x": X, "y": Y}, mode="train")
     moving = np.array(session.value("batch_norm_0"))
     session.freeze(["batch_norm_0.*"])
@@ -100,7 +100,7 @@ def test_train_mode_looks_at_what_is_frozen(session):
     assert not np.allclose(moving, frozen)
 
 
-def test_what_was_fed_is_independent_of_the_callers_memory(session):
+def test_feeds_are_copied_from_the_caller(session):
     mine = X.copy()
     session.feed({"x": mine})
     mine[:] = 0
@@ -118,7 +118,7 @@ def test_a_program_of_several_is_named():
     np.testing.assert_allclose(session.value("scaled"), 3 * X)
 
 
-def test_mistakes(session):
+def test_wrong_names_modes_and_order_raise_errors(session):
     with pytest.raises(errors.ArgumentError, match=r"found nothing that was fed.*session.feed\("):
         session.value("loss")
     session.feed({"x": X})

@@ -1,4 +1,4 @@
-"""The learning rate: what is seen of one that Python computes, and one that is read and set between steps."""
+"""The learning rate: warnings about rates that Python computes, and rates that are read and set between steps."""
 
 import warnings
 
@@ -33,7 +33,7 @@ def with_optimizer(optimizer):
 
 
 def trained(optimizer, steps=3, before=lambda session, step: None):
-    """All arrays after some steps; `before` is called before each."""
+    """Return all arrays after `steps` steps; `before` is called before each step."""
     session = fluid.Session(with_optimizer(optimizer))
     for step in range(steps):
         before(session, step)
@@ -47,10 +47,10 @@ def assert_same(found, wanted, rtol=1e-6, atol=1e-7):
         np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
-# What is baked in at tracing
+# Rates that are fixed at tracing
 
 
-def test_a_rate_computed_by_python_in_the_program_is_baked_in_at_tracing_and_warned_of():
+def test_a_rate_computed_by_python_warns():
     settings = {"rate": 0.1}
     schedule = lambda updates_done: settings["rate"]  # noqa: E731
     with pytest.warns(fluid.errors.FluidWarning, match=r"does not depend on .*trainer.learning_rate = 0.01") as caught:
@@ -85,7 +85,7 @@ def test_learning_rate_takes_functions_of_the_step(rate):
     assert_same({n: found[n] for n in wanted if "@" not in n}, {n: v for n, v in wanted.items() if "@" not in n})
 
 
-def test_a_schedule_that_needs_the_number_itself_is_told_what_to_write():
+def test_a_schedule_with_python_conditions_names_jnp_where():
     for schedule in (lambda count: 0.1 if count < 100 else 0.01, lambda count: 0.1 * 0.9 ** int(count)):
         with pytest.raises(errors.ArgumentError, match=r"jnp.where\(updates_done < 1000, 0.1, 0.01\)"):
             fluid.Trainer(loss_of, fluid.optimizer.SGD(schedule))
@@ -94,7 +94,7 @@ def test_a_schedule_that_needs_the_number_itself_is_told_what_to_write():
 
 
 class Computing:
-    """A program that computes its rate with Python."""
+    """A program that computes its learning rate in Python."""
 
     def __init__(self, wrap=lambda optimizer: optimizer, make=lambda rate: rate):
         self.rate = 0.1
@@ -112,19 +112,19 @@ class Computing:
     "make", [lambda rate: rate, lambda rate: lambda count: rate * 0.9**count], ids=["number", "schedule"]
 )
 @pytest.mark.parametrize("wrap", [lambda o: o, fluid.optimizer.Lookahead], ids=["plain", "wrapped"])
-def test_a_later_trace_with_another_rate_is_warned_of(mode, make, wrap):
+def test_a_later_trace_with_another_rate_warns(mode, make, wrap):
     computing = Computing(wrap, make)
     session = fluid.Session(computing.program)
     session.run(feed=FEED)
     session.run(feed=FEED, mode="test")
     computing.rate = 0.2
-    session.run(feed=FEED)  # compiled already: nothing is traced, and nothing can be seen
+    session.run(feed=FEED)  # already compiled: without a trace, the change cannot be seen
     with pytest.warns(fluid.errors.FluidWarning, match=r"another learning rate .*trainer.learning_rate = 0.01") as seen:
         session.run(feed={"x": X[:5]}, mode=mode)
     assert seen[0].filename == __file__
 
 
-def test_the_rate_of_the_discovery_is_the_one_that_counts():
+def test_the_rate_of_the_first_trace_is_used():
     computing = Computing()
     session = fluid.Session(computing.program)
     computing.rate = 0.2
@@ -132,7 +132,7 @@ def test_the_rate_of_the_discovery_is_the_one_that_counts():
         assert float(session.run(feed=FEED, fetch=["learning_rate_0"])[0]) == np.float32(0.1)
 
 
-def test_equal_rates_of_later_traces_are_no_matter():
+def test_equal_rates_of_later_traces_do_not_warn():
     makes = [
         lambda rate: layers.exponential_decay(rate, 5, 0.5),
         lambda rate: lambda count: jax.nn.relu(rate - 0.01 * count),
@@ -147,7 +147,7 @@ def test_equal_rates_of_later_traces_are_no_matter():
 # Read and set
 
 
-def test_the_rate_is_read_and_set_between_steps_without_a_compilation():
+def test_setting_the_rate_compiles_nothing():
     trainer = fluid.Trainer(loss_of, fluid.optimizer.SGD(0.1))
     data = fluid.reader.arrays((X,), batch_size=4)
     trainer.train(data)
@@ -177,12 +177,12 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_around_and_inside_of_other_optimizers(name):
+def test_wrapping_optimizers_follow_the_set_rate(name):
     found = trained(WRAPPERS[name](0.9), 4, lambda session, step: session.set_learning_rates(0.03))
     assert_same(found, trained(WRAPPERS[name](0.03), 4))
 
 
-def test_setting_ends_a_schedule_and_none_brings_it_back():
+def test_setting_a_rate_replaces_the_schedule_until_reset():
     session = fluid.Session(with_optimizer(fluid.optimizer.SGD(lambda count: 0.1 * 0.5**count)))
     rates = []
     for value in (None, 0.3, 0.3, None):
@@ -200,7 +200,7 @@ def two_rates():
     return {"loss": loss}
 
 
-def test_each_minimize_has_its_own_rate():
+def test_every_minimize_has_a_separate_rate():
     trainer = fluid.Trainer(two_rates)
     assert trainer.learning_rate == (np.float32(0.1), np.float32(0.2))
     trainer.learning_rate = (0.0, None)
@@ -215,7 +215,7 @@ def test_each_minimize_has_its_own_rate():
     assert trainer.learning_rate == (0.0, np.float32(0.1))
 
 
-def test_programs_of_one_session_have_their_own_rates():
+def test_programs_of_a_session_have_separate_rates():
     def other():
         return with_optimizer(fluid.optimizer.SGD(0.5))()
 
@@ -237,18 +237,18 @@ def test_rates_that_make_no_sense_are_refused(value):
 
 
 @pytest.mark.parametrize("value", [1, np.float32(0.5), np.float64(0.5), jnp.float32(0.5), np.array(0.5)])
-def test_any_number_will_do(value):
+def test_any_number_type_is_accepted(value):
     trainer = fluid.Trainer(loss_of, fluid.optimizer.SGD(0.1))
     trainer.learning_rate = value
     assert trainer.learning_rate == float(value)
 
 
-def test_a_bare_optax_transformation_is_told_what_to_write():
+def test_a_plain_optax_transformation_names_an_optimizer_class():
     trainer = fluid.Trainer(loss_of, optax.adamw(0.1))
     for touch in (lambda: trainer.learning_rate, lambda: setattr(trainer, "learning_rate", 0.1)):
         with pytest.raises(errors.UnknownNameError, match=r"(?s)class Mine.*optax.adamw\(self.learning_rate\)"):
             touch()
-    trainer.learning_rate = None  # as it is
+    trainer.learning_rate = None  # keeps the declared rate
 
     class Mine(fluid.optimizer.Optimizer):
         def rule(self):
@@ -260,7 +260,7 @@ def test_a_bare_optax_transformation_is_told_what_to_write():
     assert_same({n: found[n] for n in parameters}, {n: wanted[n] for n in parameters})
 
 
-def test_parameters_of_half_precision_and_their_slots_keep_their_dtypes():
+def test_half_precision_parameters_and_optimizer_state_keep_dtypes():
     def program():
         x = layers.data("x", shape=[3], dtype="bfloat16")
         loss = layers.mean(layers.square(layers.fc(x, size=2)))
@@ -279,7 +279,7 @@ def test_parameters_of_half_precision_and_their_slots_keep_their_dtypes():
 # Saved
 
 
-def test_what_was_set_is_saved_and_restored(tmp_path):
+def test_a_set_rate_is_saved_and_restored(tmp_path):
     first = fluid.Session(two_rates)
     first.set_learning_rates([0.03, None])
     first.run(feed=FEED)
@@ -292,7 +292,7 @@ def test_what_was_set_is_saved_and_restored(tmp_path):
     assert all(np.array_equal(v, again.state()[n]) for n, v in first.state().items())
 
 
-def test_a_file_without_rates_is_one_with_the_rates_as_declared(tmp_path):
+def test_a_file_without_rates_restores_the_declared_rates(tmp_path):
     plain = fluid.Session(with_optimizer(fluid.optimizer.SGD(0.1)))
     plain.save(tmp_path / "session")
     assert not [n for n in fluid.io.load_arrays(tmp_path / "session")[0] if "learning_rate" in n]
@@ -302,7 +302,7 @@ def test_a_file_without_rates_is_one_with_the_rates_as_declared(tmp_path):
     assert other.learning_rates() == (np.float32(0.1),) and list(other.state()) == list(plain.state())
 
 
-def test_a_rate_of_something_else_is_refused(tmp_path):
+def test_a_saved_rate_of_another_program_is_refused(tmp_path):
     session = fluid.Session(two_rates)
     session.set_learning_rates([0.1, 0.1])
     session.save(tmp_path / "session")
@@ -329,7 +329,7 @@ class Killed(BaseException):
     pass
 
 
-def test_a_training_that_is_killed_goes_on_at_the_rate_that_was_set(tmp_path):
+def test_a_resumed_training_keeps_the_set_rate(tmp_path):
     data = fluid.reader.arrays((X,), batch_size=2)
     whole = make(tmp_path / "whole")
     whole.train(data, num_epochs=2, handlers=[halved_after(2)])
@@ -348,7 +348,7 @@ def test_a_training_that_is_killed_goes_on_at_the_rate_that_was_set(tmp_path):
     assert all(np.array_equal(found[n], wanted[n]) for n in wanted)
 
 
-def test_the_nan_report_does_steps_again_at_the_rates_that_they_had():
+def test_the_nan_report_replays_the_set_rates():
     def program():
         x = layers.data("x", shape=[1])
         w = layers.create_parameter([1], name="w", default_initializer=fluid.initializer.Constant(1.0))
@@ -368,7 +368,7 @@ def test_the_nan_report_does_steps_again_at_the_rates_that_they_had():
     np.testing.assert_allclose(trainer.params["w"], [1 - 0.1 * 2 * 16], rtol=1e-6)
 
 
-# Sparse tables, and the cost
+# Sparse tables, and the cost of a settable rate
 
 
 def looked_up(optimizer):
@@ -393,15 +393,15 @@ def test_rows_of_sparse_tables_follow_the_rate(kind):
     np.testing.assert_allclose(sessions[0].scope["table"], sessions[1].scope["table"], rtol=1e-6)
 
 
-def test_a_rule_whose_weights_hold_the_rate_says_that_rows_come_later():
+def test_a_rule_with_delayed_rows_warns():
     session = fluid.Session(looked_up(fluid.optimizer.Ftrl(0.1, l1=0.01)))
     with pytest.warns(fluid.errors.FluidWarning, match="from its next look-up on"):
         session.set_learning_rates(0.05)
     session.set_learning_rates(None)
 
 
-def test_a_rate_that_can_be_set_costs_no_more_kernels():
-    """The compiled step has as many fusions and products as one with the rate for a constant."""
+def test_a_settable_rate_adds_no_kernels():
+    """Compare the fusions and products of the compiled step with a step of constant rate."""
 
     def kernels(settable):
         session = fluid.Session(with_optimizer(fluid.optimizer.Adam(0.1)))

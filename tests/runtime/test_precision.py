@@ -1,4 +1,4 @@
-"""Mixed precision: computing in bfloat16 over float32 parameters."""
+"""Mixed precision: bfloat16 computation over float32 parameters."""
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ def train_program():
     return {"loss": loss, "accuracy": fluid.layers.accuracy(prediction, label)}
 
 
-def test_what_is_computed_in_which_dtype():
+def test_layers_compute_in_bfloat16_over_float32_parameters():
     program = fluid.Program(train_program, precision="bfloat16")
     dtypes = {name: array.dtype for name, array in program.values.items()}
     assert dtypes["conv2d_0.tmp_0"] == dtypes["batch_norm_0.tmp_2"] == dtypes["fc_0.tmp_0"] == "bfloat16"
@@ -30,7 +30,7 @@ def test_what_is_computed_in_which_dtype():
     assert {s.dtype for s in (program.parameters | program.states).values()} == {"float32"}
 
 
-def test_parameters_and_slots_stay_float32_and_it_learns(digits):
+def test_bfloat16_training_keeps_float32_parameters_and_learns(digits):
     trainer = fluid.Trainer(train_program, fluid.optimizer.Adam(3e-3), precision="bfloat16")
     train = {"image": digits.train_images, "label": digits.train_labels}
     test = {"image": digits.test_images, "label": digits.test_labels}
@@ -40,7 +40,7 @@ def test_parameters_and_slots_stay_float32_and_it_learns(digits):
     assert {str(v.dtype) for v in floats} == {"float32"}
 
 
-def test_it_is_near_to_float32(digits):
+def test_bfloat16_loss_is_close_to_float32(digits):
     feed = {"image": digits.test_images[:32], "label": digits.test_labels[:32]}
     losses = [
         float(fluid.Session(train_program, precision=p).run(feed=feed, mode="train")["loss"])
@@ -49,7 +49,7 @@ def test_it_is_near_to_float32(digits):
     assert losses[0] != losses[1] and losses[1] == pytest.approx(losses[0], rel=0.03)
 
 
-def test_a_sparse_table_is_converted_by_the_rows_in_use():
+def test_a_sparse_table_updates_only_looked_up_rows():
     def program():
         ids = fluid.layers.data("ids", shape=[1], dtype="int64")
         loss = fluid.layers.mean(fluid.layers.embedding(ids, size=[1000, 4], is_sparse=True))

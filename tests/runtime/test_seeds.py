@@ -1,4 +1,4 @@
-"""Runs in test mode draw other random numbers each time, and a seed repeats one answer, wherever it is given."""
+"""Seeds: each run in test mode draws new random numbers, and every call with a seed repeats its answer."""
 
 import json
 import pathlib
@@ -72,7 +72,7 @@ def test_each_call_of_an_inferencer_draws_other_numbers():
     assert len(set(answers)) == len(answers)
 
 
-def test_two_inferencers_draw_different_numbers_and_two_of_one_seed_the_same():
+def test_inferencers_differ_unless_their_seeds_are_equal():
     first, second = (fluid.Inferencer(noisy, params=PARAMS) for _ in range(2))
     assert first.seeds.first != second.seeds.first
     assert bits(first.infer(X)) != bits(second.infer(X))
@@ -83,7 +83,7 @@ def test_two_inferencers_draw_different_numbers_and_two_of_one_seed_the_same():
     assert bits(again.infer(X)) == bits(fresh.infer(X))
 
 
-def test_a_seed_repeats_one_answer_whatever_was_called_before():
+def test_a_seed_repeats_the_answer_after_other_calls():
     inferencer = fluid.Inferencer(noisy, params=PARAMS)
     rows = {"x": X["x"][:3]}
     first = bits(inferencer.infer(rows, seed=7))
@@ -107,7 +107,7 @@ def test_all_64_bits_of_a_seed_count(expected):
             assert root_of(7).tolist() == jax.random.key_data(jax.random.key(7)).tolist()
 
 
-def test_nothing_is_compiled_anew_and_a_program_without_random_numbers_draws_no_seed(monkeypatch):
+def test_seeds_neither_recompile_nor_reach_deterministic_programs(monkeypatch):
     inferencer = fluid.Inferencer(noisy, params=PARAMS)
     inferencer.infer(X)
     step = next(iter(inferencer.session.engine.steps.values()))
@@ -142,7 +142,7 @@ def test_threads_never_get_the_same_numbers():
     assert len(set(answers)) == 200
 
 
-def test_predict_draws_for_each_minibatch_and_a_seed_repeats_the_pass():
+def test_predict_draws_per_minibatch_and_repeats_seeded_passes():
     same_rows = fluid.reader.arrays({"x": np.ones((6, 2), "float32")}, batch_size=2)
     inferencer = fluid.Inferencer(noisy, params=PARAMS)
     first, second = ([bits(r)[0] for r in inferencer.predict(same_rows)] for _ in range(2))
@@ -153,7 +153,7 @@ def test_predict_draws_for_each_minibatch_and_a_seed_repeats_the_pass():
     assert seeded == [bits(one_by_one.infer({"x": np.ones((2, 2), "float32")}))[0] for _ in range(3)]
 
 
-def test_a_session_draws_a_sequence_of_its_seed_in_test_mode(expected):
+def test_a_session_seed_determines_test_mode_draws(expected):
     session, same, other = (fluid.Session(noisy, seed=seed) for seed in (1, 1, 2))
     for each in (session, same, other):
         each.load_params(PARAMS)
@@ -166,7 +166,7 @@ def test_a_session_draws_a_sequence_of_its_seed_in_test_mode(expected):
     assert len(session.compilations) == 2  # four rows and two
 
 
-def test_values_of_one_feed_come_from_one_draw():
+def test_values_of_a_feed_share_a_draw():
     def program():
         noise = jax.random.normal(layers.random_key(), layers.data("x", shape=[2]).shape)
         return {"noise": noise, "twice": 2 * noise}
@@ -181,7 +181,7 @@ def test_values_of_one_feed_come_from_one_draw():
     assert bits([session.value("noise")]) == bits(session.run(feed=X, fetch="noise", seed=3))
 
 
-def test_training_and_tests_do_not_feel_runs_in_test_mode():
+def test_test_mode_runs_do_not_change_training():
     data = fluid.reader.arrays(X, batch_size=2)
     quiet, asked = (fluid.Trainer(trained, fluid.optimizer.SGD(0.1), seed=3) for _ in range(2))
 
@@ -196,7 +196,7 @@ def test_training_and_tests_do_not_feel_runs_in_test_mode():
     assert bits(asked.test(data)) == bits(asked.test(data)) == bits(quiet.test(data))
 
 
-def test_a_trainer_draws_in_run_and_predict_and_takes_a_seed(expected):
+def test_trainer_run_and_predict_accept_a_seed(expected):
     trainer = fluid.Trainer(trained, fluid.optimizer.SGD(0.1))
     trainer.session.load_params(PARAMS)
     data = fluid.reader.arrays(TWO, batch_size=2)
@@ -226,7 +226,7 @@ def test_an_exported_model_draws_as_its_program_does(exported, expected):
             run(TWO, seed=seed)
 
 
-def test_an_exported_model_that_draws_nothing_warns_of_a_seed(tmp_path):
+def test_deterministic_exported_models_warn_about_a_seed(tmp_path):
     fluid.io.save_inference_model(tmp_path / "plain.fluid", plain, PARAMS, platforms=["cpu"])
     with pytest.warns(UserWarning, match="draws no random numbers"):
         run = standalone.load(tmp_path / "plain.fluid", seed=3)
@@ -242,7 +242,7 @@ def test_files_have_the_format_of_before(exported):
     assert manifest["version"] == 1 and manifest["key"]["shape"] == [2]
 
 
-def test_a_warning_comes_once_and_only_where_nothing_is_drawn():
+def test_an_unused_seed_warns_once():
     inferencer = fluid.Inferencer(with_dropout, params=PARAMS)
     with pytest.warns(errors.FluidWarning, match=r"infer\(seed=7\): the program with_dropout draws no") as seen:
         for _ in range(3):
@@ -271,7 +271,7 @@ def test_a_seed_is_a_whole_number(seed):
         assert str(caught.value) == f"{call}(seed={seed!r}): expected a whole number from 0 to 2**64 - 1, as in seed=7"
 
 
-def test_members_of_a_population_draw_by_themselves():
+def test_members_of_a_population_draw_independently():
     population = fluid.Population(trained, fluid.optimizer.SGD(0.1), size=3)
     one = fluid.Inferencer(noisy, params=population.each, seed=7)
     same = fluid.Inferencer(noisy, params=population.each, seed=7)
@@ -293,7 +293,7 @@ def server(exported):
         yield running
 
 
-def test_a_server_draws_for_each_request_and_takes_a_seed(server, expected):
+def test_a_server_draws_per_request_and_accepts_seeds(server, expected):
     remote = fluid.Inferencer(url=f"{server.url}/v2/models/noisy")
     assert bits(remote.infer(TWO)) != bits(remote.infer(TWO))
     for seed in SEEDS:
@@ -310,7 +310,7 @@ def test_a_server_draws_for_each_request_and_takes_a_seed(server, expected):
         np.testing.assert_allclose(served.infer(TWO)["y"], wanted, rtol=1e-5)
 
 
-def test_requests_at_the_same_time_do_not_mix_their_seeds(server):
+def test_concurrent_requests_keep_their_seeds(server):
     local = fluid.Inferencer(noisy, params=PARAMS)
     wanted = {seed: local.infer(TWO, seed=seed)["y"] for seed in range(12)}
     found = {}
@@ -328,7 +328,7 @@ def test_requests_at_the_same_time_do_not_mix_their_seeds(server):
         np.testing.assert_allclose(found[seed], values, rtol=1e-5)
 
 
-def test_a_model_with_dropout_is_batched_and_a_remote_seed_for_it_warns(server):
+def test_dropout_models_are_batched_and_warn_about_seeds(server):
     versions = {version.model: version for version in server.app.models}
     assert versions["dropped"].runner.together and not versions["noisy"].runner.together
     assert versions["noisy"].runner.signature.to_json()["parameters"]["random"]

@@ -54,7 +54,7 @@ def test_running_gives_the_programs_outputs():
     assert "%.3f" % results[0] and format(results[0], ".3") and np.array(results[0]).shape == ()
 
 
-def test_a_program_is_found_by_name_function_or_itself():
+def test_a_program_is_found_by_name_or_function():
     session = fluid.Session(evaluation)
     found = [session.run(p, FEED)["loss"] for p in ("evaluation", evaluation, session.programs["evaluation"], None)]
     assert len({float(v) for v in found}) == 1
@@ -111,7 +111,7 @@ def test_fetching_gradients_of_parameters_feeds_and_values():
         np.testing.assert_allclose(value, want, rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_while_training_are_those_of_the_minimised_loss():
+def test_gradients_while_training_match_the_applied_update():
     session = fluid.Session(training)
     before = numpy_params(session)
     (gradient,) = session.run(training, FEED, fetch=["fc_1.b_0@GRAD"])
@@ -119,13 +119,13 @@ def test_gradients_while_training_are_those_of_the_minimised_loss():
     np.testing.assert_allclose(moved, -0.1 * np.asarray(gradient), rtol=1e-5, atol=1e-7)
 
 
-def test_a_fetched_parameter_is_the_one_after_the_step():
+def test_a_fetched_parameter_is_the_updated_value():
     session = fluid.Session(training)
     (weight,) = session.run(training, FEED, fetch=["fc_0.w_0"])
     assert np.array_equal(weight, session.scope["fc_0.w_0"])
 
 
-def test_overriding_any_edge_and_leaving_out_what_is_then_not_needed():
+def test_overrides_replace_values_and_unneeded_feeds():
     session = fluid.Session(evaluation)
     params = numpy_params(session)
     hidden = RNG.normal(size=(3, 8)).astype("float32")
@@ -135,11 +135,11 @@ def test_overriding_any_edge_and_leaving_out_what_is_then_not_needed():
     np.testing.assert_allclose(doubled, 2 * X @ params["fc_0.w_0"], rtol=1e-5, atol=1e-6)
 
 
-def test_a_fetch_that_does_not_need_the_label_needs_no_label():
+def test_fetching_the_prediction_needs_no_label():
     assert fluid.Session(evaluation).run(evaluation, {"x": X}, fetch=["prediction"])[0].shape == (16, 1)
 
 
-def test_a_feed_that_nobody_gives_is_named():
+def test_absent_feeds_are_named():
     session = fluid.Session(evaluation)
     with pytest.raises(errors.FeedError, match=r"needs the feed 'y'.*feed=\{'y'"):
         session.run(evaluation, {"x": X})
@@ -175,7 +175,7 @@ def test_an_override_of_another_shape_is_refused():
         fluid.Session(evaluation).run(evaluation, {"fc_0.tmp_2": np.ones((3, 5), "float32")}, fetch=["prediction"])
 
 
-def test_fractions_in_the_place_of_whole_numbers_are_refused():
+def test_fractions_instead_of_whole_numbers_are_refused():
     def program():
         return fluid.layers.identity(fluid.layers.argmax(fluid.layers.data("x", shape=[4]), axis=1), name="guess")
 
@@ -219,7 +219,7 @@ def test_compilations_are_counted_with_their_reasons():
     assert reasons[3] == "first test run"
 
 
-def test_two_runs_with_one_seed_are_equal_bit_for_bit():
+def test_equal_seeds_give_bitwise_equal_runs():
     def program():
         outputs = evaluation()
         dropped = fluid.layers.dropout(outputs["prediction"], 0.5)
@@ -265,7 +265,7 @@ def test_programs_that_disagree_on_a_shape_are_refused():
     assert str(caught.value).count("test_session.py:") == 2
 
 
-def test_programs_of_one_name_are_numbered():
+def test_programs_of_equal_name_are_numbered():
     session = fluid.Session(lambda: model(), lambda: evaluation())
     assert list(session.programs) == ["program", "program_1"]
 
@@ -297,7 +297,7 @@ def train_generator():
     return loss
 
 
-def test_a_gan_of_two_programs_trains_and_each_moves_its_own_parameters_only():
+def test_gan_programs_update_only_their_parameters():
     rng = np.random.default_rng(3)
     session = fluid.Session(train_discriminator, train_generator)
 
@@ -313,7 +313,7 @@ def test_a_gan_of_two_programs_trains_and_each_moves_its_own_parameters_only():
         assert moved(train_generator, {"noise": noise}) <= {"g.w", "g.b"}
     assert len(session.compilations) == 2
     made = np.asarray(generator_samples(session, rng))
-    assert abs(made.mean() - 3.0) < 1.0  # it started around 0
+    assert abs(made.mean() - 3.0) < 1.0  # the initial mean is about 0
 
 
 def generator_samples(session, rng):
@@ -324,7 +324,7 @@ def generator_samples(session, rng):
     return session.run(sample, {"noise": rng.normal(size=(512, 4))})[0]
 
 
-def test_several_losses_in_one_program():
+def test_several_losses_in_a_program_are_minimized():
     def program():
         x = fluid.layers.data("x", shape=[4])
         a = fluid.layers.mean(fluid.layers.fc(x, size=1, param_attr="a", bias_attr=False))
@@ -414,7 +414,7 @@ def test_assigning_to_the_scope_is_used_and_checked():
     assert "fc_0.w_0" in session.scope and len(session.scope) == 4 and "fc_0.w_0" in repr(session.scope)
 
 
-def test_the_scope_stays_as_it_was_after_an_error():
+def test_the_scope_is_unchanged_after_an_error():
     session = fluid.Session(training)
     session.run(training, FEED)
     before = numpy_params(session)
@@ -427,7 +427,7 @@ def test_the_scope_stays_as_it_was_after_an_error():
     session.run(training, FEED)
 
 
-def test_saving_and_loading_goes_on_as_if_nothing_had_happened(tmp_path):
+def test_a_loaded_session_continues_exactly(tmp_path):
     def program():
         outputs = evaluation()
         fluid.optimizer.Adam(0.05).minimize(outputs["loss"])
@@ -452,7 +452,7 @@ def test_saving_some_parameters(tmp_path):
         session.save_params(tmp_path / "some", names=["fc_0.w"])
 
 
-def test_loading_what_does_not_match_changes_nothing(tmp_path):
+def test_loading_wrong_shapes_changes_nothing(tmp_path):
     def wider():
         return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=9)
 
@@ -466,7 +466,7 @@ def test_loading_what_does_not_match_changes_nothing(tmp_path):
         assert np.array_equal(value, before[name])
 
 
-def test_a_closed_session_is_of_no_use():
+def test_a_closed_session_refuses_calls():
     with fluid.Session(evaluation) as session:
         session.run(evaluation, FEED)
     with pytest.raises(errors.ArgumentError, match="closed"):
@@ -474,13 +474,13 @@ def test_a_closed_session_is_of_no_use():
 
 
 @pytest.mark.parametrize("place", [None, "cpu", "cpu:0", fluid.CPUPlace()])
-def test_places(place):
+def test_place_selects_the_device(place):
     session = fluid.Session(model, place=place)
     (value,) = session.run(model, {"x": X})
     assert value.devices() == {jax.devices("cpu")[0]}
 
 
-def test_a_place_that_is_not_here_or_no_place():
+def test_an_absent_or_wrong_place_is_refused():
     if jax.default_backend() == "cpu":
         with pytest.raises(errors.DeviceError, match="cpu:0"):
             fluid.Session(model, place=fluid.CUDAPlace(0))
@@ -513,7 +513,7 @@ def test_optax_transformations_inside_programs():
         np.testing.assert_allclose(session.scope[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_partial_programs_have_names_of_their_own():
+def test_partial_functions_are_programs():
     def sized(size):
         return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=size)
 
@@ -521,7 +521,7 @@ def test_partial_programs_have_names_of_their_own():
     assert fluid.Session(small).run(small, {"x": X})[0].shape == (16, 2)
 
 
-def test_a_buffer_that_is_used_again_does_not_change_a_step_under_way():
+def test_reusing_a_buffer_keeps_steps_in_flight_unchanged():
     def program():
         x = fluid.layers.data("x", shape=[512])
         slow = x
@@ -549,7 +549,7 @@ def test_the_gradient_of_a_sequence_has_its_lengths():
     assert found == [[0.5, 1.0, 1.5], [2.0]]  # twice the value, over four steps
 
 
-def test_what_sessions_say_of_themselves():
+def test_sessions_have_readable_representations():
     def other():
         return fluid.layers.fc(fluid.layers.data("y", shape=[1000]), size=1, param_attr="w", bias_attr=False)
 

@@ -1,4 +1,4 @@
-"""Loops of one's own over a Session: training steps, and minibatches that are read ahead."""
+"""Custom loops over a Session: training steps, and minibatches that are read ahead."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def minimised():
 
 
 def of_lengths():
-    """Its input are sequences."""
+    """Build a program with sequences as input."""
     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
     pooled = fluid.layers.sequence_pool(fluid.layers.embedding(words, size=[20, 2]), "sum")
     loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(pooled, size=1)))
@@ -30,7 +30,7 @@ def held(session):
     return {name: np.array(value) for name, value in session.state().items()}
 
 
-def test_a_loop_of_steps_ends_with_the_bits_of_a_trainer():
+def test_a_loop_of_steps_matches_a_trainer_exactly():
     expected = trainer()
     expected.train(arrays(), 3)
     session = fluid.Session(minimised, seed=3)
@@ -43,7 +43,7 @@ def test_a_loop_of_steps_ends_with_the_bits_of_a_trainer():
     assert len(session.compilations) == 2  # two sizes of minibatch
 
 
-def test_a_step_trains_whatever_the_mode_of_the_session_is():
+def test_a_step_trains_in_any_session_mode():
     session = fluid.Session(minimised, seed=3, mode="test")
     results = session.step({"x": X, "y": Y}, fetch=["loss", "learning_rate_0"])
     assert int(session.scope.step) == 1 and results.keys() == ["loss", "learning_rate_0"]
@@ -54,14 +54,14 @@ def test_a_program_without_a_loss_has_no_step():
         fluid.Session(small).step({"x": X, "y": Y})
 
 
-def test_few_steps_are_under_way_however_many_are_started():
+def test_the_number_of_steps_in_flight_is_limited():
     session = fluid.Session(minimised)
     for _ in range(5 * IN_FLIGHT):
         session.step({"x": X, "y": Y})
         assert len(session._in_flight) <= IN_FLIGHT
 
 
-def test_the_next_minibatch_is_read_by_the_step_and_one_only():
+def test_a_step_reads_a_single_minibatch_ahead():
     log = []
 
     def rows():
@@ -92,7 +92,7 @@ def test_the_next_minibatch_is_read_by_the_step_and_one_only():
 
 
 @pytest.mark.parametrize("given", [0, 1, STEPS, STEPS + 2, 2 * STEPS])
-def test_the_position_is_behind_the_feed_that_was_given_last(given):
+def test_the_position_follows_the_last_returned_feed(given):
     session = fluid.Session(minimised)
 
     def prefetched():
@@ -101,7 +101,7 @@ def test_the_position_is_behind_the_feed_that_was_given_last(given):
     def two_passes(feeds):
         while feeds.epoch < 2:
             for feed in feeds:
-                session.run(feed=feed, mode="test")  # which reads ahead
+                session.run(feed=feed, mode="test")  # a run reads ahead
                 yield np.array(feed["x"])
 
     every = list(two_passes(prefetched()))
@@ -131,7 +131,7 @@ def test_sequences_are_padded_as_before_after_a_restore():
     assert some + shapes(fresh) + shapes(fresh) == every
 
 
-def test_a_feed_can_be_added_to_and_is_checked_then():
+def test_extended_feeds_are_checked():
     session = fluid.Session(minimised)
     (feed, *_) = fluid.reader.prefetch(arrays(), session)
     assert list(feed) == ["x", "y"] and len(feed) == 2
@@ -143,7 +143,7 @@ def test_a_feed_can_be_added_to_and_is_checked_then():
         feed["x"] = 0
 
 
-def test_what_is_no_reader_and_what_does_not_fit_is_refused():
+def test_wrong_readers_and_minibatches_are_refused():
     session = fluid.Session(minimised)
     with pytest.raises(errors.ArgumentTypeError, match="reader"):
         fluid.reader.prefetch(3, session)

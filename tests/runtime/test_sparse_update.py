@@ -1,4 +1,4 @@
-"""Row-sparse embeddings: the same numbers as dense ones, for the rows touched and for all others."""
+"""Row-sparse embeddings: touched rows and all other rows equal dense embeddings."""
 
 import jax
 import numpy as np
@@ -97,11 +97,11 @@ def test_untouched_rows_stay_to_the_bit():
         (optax.adafactor(0.1), False),
     ],
 )
-def test_which_rules_are_exact_is_found_out(transformation, exact):
+def test_rules_that_keep_other_rows_are_detected(transformation, exact):
     assert keeps_other_rows(transformation) is exact
 
 
-def test_a_rule_that_ages_slots_is_dense_and_says_so():
+def test_rules_that_decay_state_are_dense_and_warn():
     momentum = fluid.optimizer.Momentum(0.1, 0.9)
     with pytest.warns(errors.FluidWarning, match="lazy_mode=True"):
         sparse = trained(momentum, True)
@@ -110,7 +110,7 @@ def test_a_rule_that_ages_slots_is_dense_and_says_so():
     assert np.array_equal(sparse.scope["table"], dense.scope["table"])
 
 
-def test_a_table_that_is_used_as_a_whole_too_is_dense_and_says_so():
+def test_a_table_used_whole_is_dense_with_warning():
     def program():
         ids = fluid.layers.data("ids", shape=[1], dtype="int64")
         rows = fluid.layers.embedding(ids, size=[ROWS, WIDTH], param_attr="table", is_sparse=True)
@@ -143,7 +143,7 @@ def test_decay_works_on_touched_rows():
     np.testing.assert_allclose(session.scope["table"], want, rtol=1e-6)
 
 
-def test_the_gradient_of_a_sparse_table_can_be_fetched():
+def test_a_fetched_sparse_gradient_matches_the_dense_gradient():
     sparse, dense = (program_of(fluid.optimizer.SGD(0.1), s) for s in (True, False))
     feed = next(iter(batches()))
     found = [fluid.Session(p).run(p, feed, fetch=["table@GRAD"])[0] for p in (sparse, dense)]
@@ -159,7 +159,7 @@ def test_testing_and_overriding_a_sparse_table():
     assert float(session.run(program, over, mode="test")[0]) != plain
     before = np.asarray(session.scope["table"])
     session.run(program, over)
-    assert np.array_equal(session.scope["table"], before)  # what is replaced has no gradient
+    assert np.array_equal(session.scope["table"], before)  # a replaced value has no gradient
 
 
 def test_minimize_with_a_parameter_list():
@@ -196,7 +196,7 @@ def test_in_a_trainer_and_saved(tmp_path):
     np.testing.assert_allclose(trainer.params["embedding_0.w_0"][:, 0], np.arange(ROWS) % 4, atol=0.05)
     trainer.save_params(tmp_path / "table")
     assert trainer.test(reader)[0] < 1e-2
-    assert len(trainer.session.compilations) == 4  # the last batch is shorter, in training and in the test
+    assert len(trainer.session.compilations) == 4  # the last minibatch is shorter, in training and in the test
 
 
 def lazy_momentum(m, g, t):
@@ -225,7 +225,7 @@ def lazy_rmsprop(m, g, t):
     ],
     ids=["momentum", "adam", "rmsprop", "optax"],
 )
-def test_lazy_rules_change_touched_rows_only_as_by_hand(optimizer, rule):
+def test_lazy_rules_match_manual_updates_of_touched_rows(optimizer, rule):
     def program():
         ids = fluid.layers.data("ids", shape=[1], dtype="int64")
         weights = fluid.layers.data("weights", shape=[WIDTH])

@@ -1,4 +1,4 @@
-"""A real browser without a window, steered through the pipe that its developers' protocol offers."""
+"""A real browser without a window: it is controlled through the pipe of its developer protocol."""
 
 import base64
 import contextlib
@@ -11,34 +11,34 @@ PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 class Page:
-    """One page of the browser."""
+    """A page of the browser."""
 
     def __init__(self, ask, session):
         self._ask, self._session = ask, session
 
     def run(self, script):
-        """The value of a script, which may wait."""
+        """Return the value of a script, which may wait."""
         options = {"expression": script, "awaitPromise": True, "returnByValue": True}
         found = self._ask("Runtime.evaluate", options, self._session)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def wait_for(self, condition):
-        """Wait until a script is true."""
+        """Wait until the value of a script is true."""
         return self.run(
             "new Promise(done => { const look = () => "
             "{ const found = (%s); found ? done(found) : setTimeout(look, 20) }; look() })" % condition
         )
 
     def picture(self, path):
-        """Write what is seen to a PNG."""
+        """Write a screenshot to a PNG file."""
         found = self._ask("Page.captureScreenshot", {"format": "png"}, self._session)
         path.write_bytes(base64.b64decode(found["data"]))
 
 
 @contextlib.contextmanager
 def opened(url, folder):
-    """A page at a URL; the folder holds what the browser writes."""
+    """Open a page at a URL; the browser writes its files to the folder."""
     to_browser, from_browser = os.pipe(), os.pipe()
     options = [
         "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}",

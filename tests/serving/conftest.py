@@ -1,4 +1,4 @@
-"""A server that most tests ask."""
+"""A server for most tests of this folder."""
 
 import pytest
 from serving.running_server import any_size, centered, digits, nested, save, sentiment
@@ -10,7 +10,7 @@ PROGRAMS = {"digits": digits, "sentiment": sentiment, "nested": nested, "centere
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """The files of the models, by name."""
+    """Return the files of the models, by name."""
     folder = tmp_path_factory.mktemp("models")
     return {name: save(folder / f"{name}.fluid", program) for name, program in PROGRAMS.items()}
 

@@ -1,6 +1,6 @@
-"""Requests of clients that mean harm, drawn from a seed: a grammar of HTTP/1.1 and of what both servers read.
+"""Requests of hostile clients, drawn from a seed: a grammar of HTTP/1.1 and of the messages of both servers.
 
-Nothing of fluid is imported here, so that no mistake of a parser is repeated in what is sent to it.
+The module imports nothing from fluid, so the requests do not repeat a mistake of a parser.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ JSON_LIMIT, BODY_LIMIT = 16 * MEGABYTE, 64 * MEGABYTE  # of both servers
 
 
 class Message(NamedTuple):
-    """The bytes that a client sends, and how it sends them.
+    """The bytes that a client sends, and the manner of sending.
 
     Attributes:
-      kind: a name of what is wrong, for messages.
-      data: what is sent.
-      manner: "answered" waits for one answer; "shut" ends its half and reads what comes; "gone" goes away; "slow" sends
-        pieces while others are served; "deaf" sends all and reads nothing meanwhile.
-      expected: the statuses that an answer may have; None for all below 500, and 503 and 504.
+      kind: a name of the fault, for messages.
+      data: the bytes.
+      manner: "answered" waits for one answer; "shut" ends its half and reads the rest; "gone" disconnects; "slow" sends
+        pieces while other clients are served; "deaf" sends all and reads nothing meanwhile.
+      expected: the statuses that an answer may have; None allows all below 500, and 503 and 504.
     """
 
     kind: str
@@ -35,15 +35,15 @@ class Message(NamedTuple):
 
 
 class Raw(str):
-    """Text that stands in JSON as it is."""
+    """Text that is written to JSON unchanged."""
 
 
 class Pairs(list):
-    """An object of JSON as pairs, so that a name may stand in it twice."""
+    """A JSON object as pairs, which may repeat a name."""
 
 
 def written(value):
-    """A value as JSON, or as what only looks like it."""
+    """Return a value as JSON, or as text that only looks like JSON."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, Pairs | dict):
@@ -85,18 +85,18 @@ STRANGERS = {
 
 
 def anything(rng, depth=4):
-    """A value of any kind."""
+    """Draw a value of any kind."""
     kind = rng.randrange(8)
     if kind == 0 and depth:
         return [anything(rng, depth - 1) for _ in range(rng.randrange(5))]
     if kind == 1 and depth:
         names = ["name", "shape", "datatype", "data", "parameters", "binary_data_size", "x", "\0"]
         return Pairs((rng.choice(names), anything(rng, depth - 1)) for _ in range(rng.randrange(5)))
-    return copy.deepcopy(rng.choice(ODD))  # since what it becomes part of is changed in place
+    return copy.deepcopy(rng.choice(ODD))  # since callers change the result in place
 
 
 def mutated(rng, value):
-    """A copy of a value in which some places hold something else, are missing, or are there twice."""
+    """Return a copy of a value with some parts replaced, removed or repeated."""
     value = json.loads(json.dumps(value), object_pairs_hook=Pairs)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         place, key = None, None
@@ -123,7 +123,7 @@ def mutated(rng, value):
 
 
 def garbled(rng, data):
-    """Bytes of which some were replaced, removed or added."""
+    """Replace, remove or add some bytes."""
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 6))):
         at = rng.randrange(min(len(data), 500) + 1)
@@ -141,13 +141,13 @@ def garbled(rng, data):
 
 
 def head(method, path, headers=(), version="HTTP/1.1"):
-    """The head of a request."""
+    """Return the head of a request."""
     lines = [f"{method} {path} {version}", *[f"{name}: {value}" for name, value in headers]]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def chunked(rng, body):
-    """A body in pieces of odd sizes, which may lie."""
+    """Return a body in chunks of odd sizes; a stated size may be wrong."""
     pieces = []
     while body:
         size = rng.choice((1, 2, 7, 100, 5000))
@@ -184,8 +184,8 @@ class Grammar:
     """Requests to one server.
 
     Args:
-      rng: draws them.
-      token: that the server asks for; None for none.
+      rng: the generator that draws the requests.
+      token: the token of the server; None without a token.
     """
 
     paths: tuple[str, ...] = ()
@@ -195,21 +195,21 @@ class Grammar:
         self.rng, self.token = rng, token
 
     def valid(self):
-        """A request that has to be answered: path, headers, JSON and the bytes behind it."""
+        """Return a valid request: path, headers, JSON and the bytes after it."""
         raise NotImplementedError
 
     def headers(self, extra=()):
-        """The headers of a client that may ask."""
+        """Return the headers of an authorized client."""
         token = [("Authorization", f"Bearer {self.token}")] if self.token else []
         return [("Host", "localhost"), *token, *extra]
 
     def post(self, path, body, extra=(), length=None):
-        """The bytes of a request with a body."""
+        """Return the bytes of a request with a body."""
         length = len(body) if length is None else length
         return head("POST", path, self.headers([*extra, ("Content-Length", length)])) + body
 
     def message(self):
-        """The next request."""
+        """Draw the next request."""
         kinds = (self.good, self.values, self.values, self.lies, self.garbled, self.heads, self.heads, self.pieces)
         kinds += (self.pipelined, self.half, self.slow, self.deaf, self.strangers, self.elsewhere)
         if self.rng.randrange(200) == 0:
@@ -223,20 +223,20 @@ class Grammar:
         return Message("good", self.encoded(path, extra, value, rest), "answered", self.fine)
 
     def repeated(self):
-        """A request that has the same answer each time."""
+        """Return a request that has the same answer each time."""
         return self.encoded(*self.valid())
 
     fine = frozenset((200, 503, 504))
 
     def encoded(self, path, extra, value, rest, off=0):
-        """The bytes of a request, of which JSON is the first part."""
+        """Return the bytes of a request that begins with JSON."""
         text = value if isinstance(value, bytes) else written(value).encode("utf-8", "surrogatepass")
         if rest is not None:
             extra = [*extra, ("Inference-Header-Content-Length", len(text) + off)]
         return self.post(path, text + (rest or b""), extra)
 
     def values(self):
-        """JSON of other kinds than expected."""
+        """Return a message with JSON of unexpected kinds."""
         path, extra, value, rest = self.valid()
         value = self.mutated(value)
         return Message("values", self.encoded(path, extra, value, rest), "answered")
@@ -262,12 +262,12 @@ class Grammar:
         return Message("lies", data, "answered")
 
     def garbled(self):
-        """Bytes that are no HTTP any more."""
+        """Return a message with bytes that are no valid HTTP."""
         start = self.encoded(*self.valid()) if self.rng.randrange(3) else head("GET", self.rng.choice(self.paths))
         return Message("garbled", garbled(self.rng, start))
 
     def heads(self):
-        """Heads that are too large, say two things, or something that is not so."""
+        """Return a message with a head that is too large, contradictory or false."""
         rng = self.rng
         path, extra, value, rest = self.valid()
         body = value if isinstance(value, bytes) else written(value).encode()
@@ -284,14 +284,14 @@ class Grammar:
         return Message(f"head {name!r}", data)
 
     def pieces(self):
-        """A body in chunks."""
+        """Return a message with a body in chunks."""
         path, extra, value, rest = self.valid()
         body = value if isinstance(value, bytes) else written(value).encode()
         extra = [*extra, ("Transfer-Encoding", self.rng.choice(("chunked", "Chunked", "chunked", " chunked ")))]
         return Message("pieces", head("POST", path, self.headers(extra)) + chunked(self.rng, body))
 
     def pipelined(self):
-        """Several requests at once."""
+        """Return a message of several requests at once."""
         rng = self.rng
         count = rng.choice((2, 3, 20, 500, 5000))
         one = self.encoded(*self.valid()) if rng.randrange(2) else head("GET", rng.choice(self.paths), self.headers())
@@ -301,26 +301,26 @@ class Grammar:
         return Message("pipelined", one * count + last, rng.choice(("shut", "gone", "deaf")))
 
     def half(self):
-        """A part of a request, whose client goes away."""
+        """Return a part of a request; its client disconnects."""
         data = self.encoded(*self.valid())
         return Message("half", data[: self.rng.randrange(len(data))], self.rng.choice(("gone", "shut")))
 
     def slow(self):
-        """A request in pieces while others are served, and maybe never the whole."""
+        """Return a request that is sent in pieces while other clients are served, perhaps never completely."""
         data = self.encoded(*self.valid())
         return Message("slow", data[: self.rng.choice((len(data), self.rng.randrange(len(data))))], "slow")
 
     def deaf(self):
-        """Requests of a client that does not read the answers."""
+        """Return requests of a client that does not read the answers."""
         one = self.encoded(*self.valid()) if self.rng.randrange(2) else head("GET", "/metrics", self.headers())
         return Message("deaf", one * max(1, self.rng.choice((1, 10, 100_000 // len(one)))), "deaf")
 
     def strangers(self):
-        """Requests of pages of other sites, to other names, and with other tokens."""
+        """Return a request of another site, to another host name, or with another token."""
         rng = self.rng
         path, extra, value, rest = self.valid()
         names = {"Origin": STRANGERS["Origin"], "Host": STRANGERS["Host"]}
-        if self.token:  # which makes names of hosts unimportant
+        if self.token:  # with a token, host names are not checked
             tokens = [
                 f"Bearer {self.token}x",
                 f"Bearer {self.token[:-1]}",
@@ -335,7 +335,7 @@ class Grammar:
         return Message("strangers", data, "answered", frozenset((400, 401, 403, 431)))
 
     def elsewhere(self):
-        """Other methods and paths."""
+        """Return a request with another method or path."""
         rng = self.rng
         methods = "GET POST PUT DELETE HEAD OPTIONS TRACE PATCH CONNECT PRI get LINK M-SEARCH".split()
         path = rng.choice((*self.paths, self.body_path))
@@ -349,22 +349,22 @@ class Grammar:
     kinds = ("application/json",)
 
     def attacks(self, size=JSON_LIMIT):
-        """Single requests that cost more than they look like, by name: bodies full of one thing, and tensors."""
+        """Return small requests with a large cost, by name: repeated parts in a body, and tensors."""
         found = {name: functools.partial(self.filled, name, size) for name in self.fillings}
         return found | {name: functools.partial(self.binary, name, size) for name in self.tensors(1 << 16)}
 
     def filled(self, name, size):
-        """The bytes of a request that is full of one thing."""
+        """Return the bytes of a request that repeats one part."""
         start, piece, end = self.fillings[name]
         body = (start + (piece * (size // len(piece)))[:-1])[: size - len(end)] + end
         return self.post(self.body_path, body, [("Content-Type", self.kinds[-1 if name in LINES else 0])])
 
     def binary(self, name, size):
-        """The bytes of a request with tensors behind its JSON."""
+        """Return the bytes of a request with tensors after its JSON."""
         return self.packed(self.tensors(size)[name])
 
     def tensors(self, size):
-        """Tensors that cost more than they look like, by name."""
+        """Return small tensors with a large cost, by name."""
         last = self.columns[-1]
         return {
             "rows of no numbers": [(last, "INT8", [(1 << 31) - 1, 0], b"")],
@@ -380,7 +380,7 @@ class Grammar:
         }
 
     def packed(self, tensors):
-        """The bytes of a request with tensors behind its JSON."""
+        """Return the bytes of a request with tensors after its JSON."""
         return self.encoded(self.body_path, [("Content-Type", "application/octet-stream")], *tensors_of(tensors))
 
 
@@ -463,7 +463,7 @@ class Rows(Grammar):
         return super().message()
 
     def repeated(self):
-        """Rows with a key, which are added once."""
+        """Return rows with a key, which are added once."""
         path, extra, value, rest = self.valid()
         return self.encoded(
             path, [("Idempotency-Key", f"the same {self.rng.getrandbits(40)}"), *extra[-1:]], value, rest
@@ -495,7 +495,7 @@ class Rows(Grammar):
 
 
 def tensors_of(tensors, binary=True):
-    """Tensors as JSON, and the bytes behind it; None without such."""
+    """Return tensors as JSON and the bytes after the JSON; None without bytes."""
     described, rest = [], []
     for name, datatype, shape, data in tensors:
         tensor = {"name": name, "datatype": datatype, "shape": shape}
@@ -511,14 +511,14 @@ def tensors_of(tensors, binary=True):
 
 
 class Crowd:
-    """Clients of one server: each request has a connection of its own, and some connections stay open.
+    """Clients of one server: each request has a separate connection, and some connections stay open.
 
     Args:
       address: host and port of the server.
-      rng: draws what slow clients do.
+      rng: the generator that draws the actions of slow clients.
     """
 
-    _most = 40  # that stay open
+    _most = 40  # open connections
     _patience = 60.0  # seconds for an answer
 
     def __init__(self, address, rng):
@@ -526,7 +526,7 @@ class Crowd:
         self._open = []
 
     def send(self, message):
-        """Send a message; the statuses of the answers, and their bytes."""
+        """Send a message, and return the statuses and the bytes of the answers."""
         connection = socket.create_connection(self._address, timeout=self._patience)
         if message.manner in ("slow", "deaf"):
             connection.setblocking(False)
@@ -540,7 +540,7 @@ class Crowd:
         return statuses(found), found
 
     def close(self):
-        """Read what has come to all who are left, and close them."""
+        """Read the answers on all open connections, and close them."""
         found = b"".join([self._closed(0) for _ in range(len(self._open))])
         return statuses(found), found
 
@@ -563,7 +563,7 @@ class Crowd:
             return found
 
     def _go_on(self):
-        """Let one of those whose connections are open send its next piece."""
+        """Send the next piece of one open connection."""
         if not self._open:
             return
         index = self._rng.randrange(len(self._open))
@@ -575,7 +575,7 @@ class Crowd:
             elif self._rng.randrange(4) == 0:
                 self._closed(index)
         except BlockingIOError:
-            pass  # what was not sent is a lie of the length
+            pass  # the stated length exceeds the bytes that were sent
         except ConnectionError:
             self._closed(index)
 
@@ -589,13 +589,13 @@ class Crowd:
 
 
 def shut(connection):
-    """Send nothing more."""
+    """Shut the sending side of a connection."""
     with contextlib.suppress(OSError):  # the server may have closed the connection
         connection.shutdown(socket.SHUT_WR)
 
 
 def statuses(found):
-    """The statuses of answers."""
+    """Return the statuses of answers."""
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", found)]
 
 
@@ -607,15 +607,15 @@ def is_whole(found):
 
 
 class Neighbour(threading.Thread):
-    """A client that means well, and asks the same things again and again until `stop`.
+    """A well-behaved client that repeats the same requests until `stop`.
 
     Args:
       address: host and port of the server.
       requests: their bytes.
 
     Attributes:
-      answered: how many answers had the bytes of the first ones.
-      wrong: an answer that had not, or the error of a connection.
+      answered: the number of answers that equal the first answers.
+      wrong: an answer that differs, or the error of a connection.
     """
 
     def __init__(self, address, requests):
@@ -627,7 +627,7 @@ class Neighbour(threading.Thread):
 
     def run(self):
         for request in self._requests:
-            self._ask(request)  # rows are added by the first one
+            self._ask(request)  # the first request adds the rows
         while not self._ended.wait(0.01):
             for request in self._requests:
                 try:
@@ -640,7 +640,7 @@ class Neighbour(threading.Thread):
                 self.answered += 1
 
     def stop(self):
-        """End, and return whether all answers were the same."""
+        """Stop the client, and return True if all answers were the same."""
         self._ended.set()
         self.join()
         return self.answered > 0 and self.wrong is None

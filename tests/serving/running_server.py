@@ -1,4 +1,4 @@
-"""Servers to ask, and ways to ask them by hand."""
+"""Servers for tests, and functions that send raw bytes or JSON to them."""
 
 import contextlib
 import json
@@ -36,13 +36,13 @@ def nested():
 
 
 def centered():
-    """A model whose rows depend on each other."""
+    """Build a model with rows that depend on each other."""
     x = fluid.layers.data("x", shape=[1])
     return {"centered": x - jax.numpy.mean(x, axis=0)}
 
 
 def any_size():
-    """A model with a size that is not fixed, and that no padding hides."""
+    """Build a model with an open size that is not padded."""
     x = fluid.layers.data("x", shape=[-1, -1], append_batch_size=False)
     return {"sum": fluid.layers.reduce_sum(x, dim=1)}
 
@@ -52,28 +52,28 @@ def params_of(function, seed=0):
 
 
 def save(path, function, seed=0):
-    """Export a program with parameters of a seed, for the CPU only, which is quicker."""
+    """Export a program with parameters of a seed, for the CPU only to save time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fluid.io.save_inference_model(path, function, params_of(function, seed), platforms=["cpu"])
     return path
 
 
 def same(first, second):
-    """Whether results have the same bits."""
+    """Return True if the results have the same bits."""
     pairs = zip(jax.tree.leaves(list(first)), jax.tree.leaves(list(second)), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() and a.dtype == b.dtype for a, b in pairs)
 
 
 @contextlib.contextmanager
 def connected(server):
-    """A socket to a server."""
+    """Return a socket that is connected to a server."""
     address = urllib.parse.urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
         yield connection
 
 
 def raw(server, data, close=False):
-    """Send bytes, and maybe no more after them; the status of the answer, or None, and its body."""
+    """Send bytes, and with `close` end the request; return the status of the answer, or None, and its body."""
     with connected(server) as connection:
         connection.sendall(data)
         if close:
@@ -82,7 +82,7 @@ def raw(server, data, close=False):
 
 
 def read_answer(connection):
-    """The status and the body of an answer; None when the connection was closed without."""
+    """Return the status and the body of an answer; the status is None if the connection closed without an answer."""
     found = b""
     try:
         while b"\r\n\r\n" not in found:
@@ -100,13 +100,13 @@ def read_answer(connection):
 
 
 def post(path, body, *headers, length=None):
-    """The bytes of a request."""
+    """Return the bytes of a request."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body) if length is None else length}"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + body
 
 
 def ask(server, path, value=None, *headers):
-    """Ask in JSON, or GET when there is nothing to say: the status and the answer."""
+    """Send JSON, or GET without a value; return the status and the answer."""
     if value is None:
         data = "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
     else:
@@ -116,7 +116,7 @@ def ask(server, path, value=None, *headers):
 
 
 def image_request(rows=1):
-    """A good request for `digits`."""
+    """Return a valid request for `digits`."""
     return {
         "inputs": [
             {"name": "image", "shape": [rows, 1, 8, 8], "datatype": "FP32", "data": IMAGES[:rows].ravel().tolist()}
@@ -128,7 +128,7 @@ DIGITS = "/v2/models/digits/infer"
 
 
 class Held:
-    """A slow model: its batches wait until they may go on.
+    """A slow model: its batches wait until `release`.
 
     Attributes:
       running: set while a batch runs.
@@ -149,5 +149,5 @@ class Held:
         monkeypatch.setattr(runner, "is_quick", lambda job: False)
 
     def release(self):
-        """Let all batches run."""
+        """Release all waiting batches."""
         self._go_on.set()

@@ -1,4 +1,4 @@
-"""The queue of a model: who runs with whom, who waits, and who is turned away."""
+"""The request queue of a model: batching, waiting, and refusing requests."""
 
 import concurrent.futures
 import threading
@@ -12,7 +12,7 @@ from fluid.serving.batching import Batcher, Closed, Job, QueueFull
 
 
 class Recorder:
-    """A model that doubles, and remembers its batches."""
+    """A model that doubles its input and records its batches."""
 
     def __init__(self):
         self.batches = []
@@ -31,7 +31,7 @@ def a_job(x, rows=1, shape="a", deadline=60.0):
 
 
 def queued(jobs, **options):
-    """Run jobs that came while the first one ran; the batches behind it."""
+    """Submit jobs while a first job runs; return the batches after the first."""
     recorder = Recorder()
     batcher = Batcher(recorder.run, **options)
     batcher.submit(a_job(0))
@@ -43,18 +43,18 @@ def queued(jobs, **options):
     return recorder.batches[1:]
 
 
-def test_what_waits_runs_together_up_to_the_limit():
+def test_waiting_requests_are_batched_up_to_the_limit():
     assert queued([a_job(i) for i in range(1, 8)], max_rows=3) == [[1, 2, 3], [4, 5, 6], [7]]
     assert queued([a_job(1, rows=2), a_job(2, rows=2), a_job(3)], max_rows=3) == [[1, 3], [2]]
 
 
-def test_other_shapes_run_in_their_turn_and_some_alone():
+def test_different_shapes_run_in_separate_batches():
     jobs = [a_job(1), a_job(2, shape="b"), a_job(3), a_job(4, shape=None), a_job(5, shape=None), a_job(6, shape="b")]
     assert queued(jobs, max_rows=8) == [[1, 3], [2, 6], [4], [5]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["a", "b", None])), max_size=12), st.integers(4, 9))
-def test_every_job_is_answered_once_and_no_batch_is_too_large(kinds, most):
+def test_every_job_is_answered_within_the_batch_limit(kinds, most):
     jobs = [a_job(i, rows, shape) for i, (rows, shape) in enumerate(kinds, 1)]
     batches = queued(jobs, max_rows=most)
     assert sorted(x for batch in batches for x in batch) == list(range(1, len(jobs) + 1))
@@ -68,7 +68,7 @@ def test_every_job_is_answered_once_and_no_batch_is_too_large(kinds, most):
     assert firsts == sorted(firsts), "who came first runs first"
 
 
-def test_an_idle_model_runs_a_request_in_the_thread_that_asks():
+def test_an_idle_model_runs_in_the_calling_thread():
     threads = []
 
     def run(jobs):
@@ -92,7 +92,7 @@ def test_an_idle_model_runs_a_request_in_the_thread_that_asks():
     assert threads[:2] == [threading.current_thread()] * 2 and threads[2] is not threads[0] and len(threads) == 3
 
 
-def test_a_model_that_others_use_runs_nothing_beside():
+def test_a_busy_model_refuses_to_run_immediately():
     recorder = Recorder()
     batcher = Batcher(recorder.run, max_rows=4)
     batcher.submit(a_job(0))
@@ -109,7 +109,7 @@ def test_a_model_that_others_use_runs_nothing_beside():
     assert recorder.batches == [[0], [2, 3]]
 
 
-def test_as_many_as_ran_together_last_are_waited_for():
+def test_a_batch_waits_for_the_last_batch_size():
     recorder = Recorder()
     batcher = Batcher(recorder.run, max_rows=64, max_delay=3600.0)
     batcher.submit(a_job(0))
@@ -145,7 +145,7 @@ def test_the_queue_is_bounded():
         batcher.submit(a_job(4))
 
 
-def test_nobody_waits_for_what_was_cancelled_or_is_too_late():
+def test_cancelled_and_late_jobs_are_skipped():
     recorder = Recorder()
     batcher = Batcher(recorder.run, max_rows=4)
     batcher.submit(a_job(0))
@@ -169,7 +169,7 @@ def test_nobody_waits_for_what_was_cancelled_or_is_too_late():
     assert recorder.batches == [[0], [3], [5]]
 
 
-def test_a_model_that_fails_tells_those_who_asked_and_goes_on():
+def test_a_failing_batch_raises_and_the_queue_continues():
     failures = []
 
     def run(jobs):
@@ -187,7 +187,7 @@ def test_a_model_that_fails_tells_those_who_asked_and_goes_on():
     batcher.close()
 
 
-def test_rows_are_left_for_the_next_batch_where_that_was_chosen():
+def test_choose_leaves_rows_for_the_next_batch():
     asked = []
 
     def choose(shape, rows):

@@ -1,4 +1,4 @@
-"""A script that ends without closing its server answers what was asked, and ends with its own exit status."""
+"""The end of a script without closing its server: it finishes the requests and keeps its exit status."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ sys.exit(3)
 """
 
 
-def test_python_ends_when_a_model_that_runs_has_answered(tmp_path):
+def test_python_ends_after_the_running_model_has_answered(tmp_path):
     path = running_server.save(tmp_path / "digits.fluid", running_server.digits)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", FORGETFUL, str(path)]

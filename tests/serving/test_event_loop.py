@@ -1,4 +1,4 @@
-"""The work of the event loop for every request: compute, wait, send."""
+"""The event loop of a server: it computes, waits and sends for every request."""
 
 import asyncio
 import concurrent.futures
@@ -28,7 +28,7 @@ def test_only_code_without_loops_and_calls_is_steady():
     assert not is_steady(code(lambda x: jax.pure_callback(lambda y: y, x, x)))
 
 
-def test_results_that_come_when_the_connection_is_first_watched_are_not_missed(monkeypatch):
+def test_results_at_the_start_of_watching_are_sent(monkeypatch):
     monkeypatch.setattr(app, "_UNWATCHED", 0.0005)
     request = post(DIGITS, json.dumps(image_request()).encode())
     models = {"digits": fluid.Inferencer(digits, params=params_of(digits))}
@@ -36,7 +36,7 @@ def test_results_that_come_when_the_connection_is_first_watched_are_not_missed(m
         assert {status for status, _ in threads.map(lambda _: raw(server, request), range(400))} == {200}
 
 
-def test_a_model_that_is_always_replaced_refuses_a_request_in_the_end(monkeypatch):
+def test_a_model_replaced_at_every_try_returns_503(monkeypatch):
     def closed(batcher, job):
         raise batching.Closed("the model is not served any more")
 
@@ -52,13 +52,13 @@ def test_a_model_that_is_always_replaced_refuses_a_request_in_the_end(monkeypatc
         assert ask(server, DIGITS, image_request())[0] == 200
 
 
-def test_calls_are_not_refused_when_python_ends(monkeypatch):
+def test_calls_are_accepted_while_python_ends(monkeypatch):
     monkeypatch.setattr(concurrent.futures.thread, "_shutdown", True)
     assert asyncio.run(run_in_thread(lambda: 3)) == 3
 
 
 class Transport:
-    """Notes what it sends."""
+    """A transport that records the bytes that it sends."""
 
     def __init__(self):
         self.sent = []
@@ -74,7 +74,7 @@ class Transport:
 
 
 class Turns:
-    """A loop that goes on when it is told."""
+    """An event loop that runs its calls only on request."""
 
     def __init__(self):
         self.calls = []
@@ -83,7 +83,7 @@ class Turns:
         self.calls.append(call)
 
 
-def test_what_is_written_together_is_sent_together():
+def test_joint_writes_are_sent_in_a_single_packet():
     transport, loop = Transport(), Turns()
     joined = BufferedTransport(transport, loop)
     for data in (b"head", b"body"):
@@ -98,12 +98,12 @@ def test_what_is_written_together_is_sent_together():
 
 
 def test_answers_do_not_wait_for_acknowledgements():
-    """Asyncio turns Nagle's algorithm off only for sockets that say that they speak TCP."""
+    """Check TCP_NODELAY: asyncio sets it only for sockets that are declared as TCP."""
     with _listening("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
 
 
-def test_padding_is_chosen_by_what_it_costs():
+def test_padding_follows_the_measured_cost():
     class Shapes:
         rows = (1, 2, 4, 8)
 

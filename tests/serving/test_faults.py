@@ -1,4 +1,4 @@
-"""What clients do to a server, row by row of the matrix of faults; see tests/FAULTS.md."""
+"""Faults of clients: the rows of the matrix in tests/FAULTS.md that concern the server."""
 
 import json
 import os
@@ -31,17 +31,17 @@ from fluid import errors
 
 
 def good(server):
-    """Whether the next client is served."""
+    """Return True if the next client is served."""
     return ask(server, DIGITS, image_request())[0] == 200
 
 
 def told(server, data, close=False):
-    """The status of an answer to bytes, and its error, which must be JSON when there is one."""
+    """Return the status of the answer to bytes, and its error; an error must be JSON."""
     status, body = raw(server, data, close)
     return status, json.loads(body).get("error", "") if body.startswith(b"{") else ""
 
 
-# 41: what is wrong with the bytes
+# 41: wrong bytes
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_row_41_bytes_that_are_no_request(server, data, close, expected):
     assert good(server)
 
 
-def test_row_41_a_body_in_tiny_pieces_has_the_same_limit(files):
+def test_row_41_chunked_bodies_have_the_same_limit(files):
     with fluid.serve(files["digits"], port=0, max_batch=1, max_body=2000, read_timeout=5) as server:
         head = f"POST {DIGITS} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
         with connected(server) as connection:
@@ -88,14 +88,14 @@ def test_row_41_a_body_in_tiny_pieces_has_the_same_limit(files):
         assert told(server, head + pieces + b"0\r\n\r\n")[0] == 200
 
 
-def test_row_41_many_who_send_nothing_keep_nobody_out(server):
+def test_row_41_idle_connections_do_not_block_other_clients(server):
     with connected(server), connected(server), connected(server) as slow:
         slow.sendall(post(DIGITS, b"{", length=1000))
         assert good(server)
         assert read_answer(slow)[0] == 408
 
 
-def test_row_41_json_has_a_limit_of_its_own(files):
+def test_row_41_json_has_a_separate_limit(files):
     with fluid.serve(files["digits"], port=0, max_batch=1, max_json=1000) as server:
         assert told(server, post(DIGITS, json.dumps(image_request()).encode()))[0] == 413
         tensor = {"name": "image", "shape": [1, 1, 8, 8], "datatype": "FP32", "parameters": {"binary_data_size": 256}}
@@ -104,7 +104,7 @@ def test_row_41_json_has_a_limit_of_its_own(files):
         assert told(server, post(DIGITS, header + bytes(256), length))[0] == 200
 
 
-# 42: what is no JSON
+# 42: invalid JSON
 
 NO_JSON = {
     "something else": b"hello", "nothing": b"", "zeros": bytes(100), "a list": b"[]", "more behind it": b"{} {}",
@@ -119,7 +119,7 @@ NO_JSON = {
 
 
 @pytest.mark.parametrize("kind", NO_JSON)
-def test_row_42_what_is_no_json(server, kind):
+def test_row_42_invalid_json_returns_400(server, kind):
     status, error = told(server, post(DIGITS, NO_JSON[kind]))
     assert status == 400 and error and len(error) < 500
     assert good(server)
@@ -133,7 +133,7 @@ def test_row_42_a_number_beyond_all_bounds(server):
         assert status == 400 and "too large" in error
 
 
-# 43: what does not fit the model
+# 43: requests that do not fit the model
 
 
 def changed(**changes):
@@ -154,7 +154,7 @@ def changed(**changes):
         {"inputs": image_request()["inputs"] + changed(name="image.lengths")["inputs"]},
     ],
 )  # fmt: skip
-def test_row_43_what_does_not_fit_the_model(server, request_):
+def test_row_43_wrong_tensors_return_400(server, request_):
     status, answer = ask(server, DIGITS, request_)
     assert status == (200 if request_ == changed(shape=[1, 64]) else 400), answer  # 64 numbers are 1 x 8 x 8
     if status == 400:
@@ -194,7 +194,7 @@ def test_row_43_paths_and_verbs(server, path, method, status):
     assert found == status and error
 
 
-# 44: too much at once
+# 44: too many requests at once
 
 
 def test_row_44_a_full_queue_and_a_deadline(files, monkeypatch):
@@ -221,7 +221,7 @@ def test_row_44_a_full_queue_and_a_deadline(files, monkeypatch):
         assert good(server)
 
 
-def test_row_44_who_goes_away_is_not_computed_for(files, monkeypatch):
+def test_row_44_requests_of_disconnected_clients_are_dropped(files, monkeypatch):
     with fluid.serve(files["digits"], port=0, max_batch=1, timeout=60) as server:
         held = Held(server, "digits", monkeypatch)
         batcher = server.app.models.find("digits").batcher
@@ -238,7 +238,7 @@ def test_row_44_who_goes_away_is_not_computed_for(files, monkeypatch):
         assert good(server)
 
 
-def test_row_44_memory_of_all_requests_has_a_limit(files):
+def test_row_44_memory_of_requests_is_limited(files):
     with fluid.serve(files["digits"], port=0, max_batch=1, max_pending=1500, read_timeout=5) as server:
         with connected(server) as slow:
             slow.sendall(post(DIGITS, b" " * 1000, length=1001))
@@ -270,7 +270,7 @@ def test_row_45_shapes_are_capped(server):
         return ask(server, "/v2/models/any_size/infer", {"inputs": [tensor]})
 
     found = [asked(rows, columns)[0] for rows in (2, 3) for columns in range(1, 8)]
-    assert found.count(200) == 6 and set(found) == {200, 400}  # 1 column was compiled before, and 2 more may be
+    assert found.count(200) == 6 and set(found) == {200, 400}  # 1 column was compiled before, and 2 more are allowed
     status, answer = asked(5, 9)
     assert status == 400 and "no more than 2 shapes" in answer["error"]
     assert runner.compilations == before + 4  # with 2 rows and with 3, padded to 4
@@ -286,7 +286,7 @@ def test_row_45_shapes_are_capped(server):
 # 46: beginning, end, and a model that fails
 
 
-def test_row_46_a_model_that_fails_tells_nothing_and_the_server_lives(server, monkeypatch, caplog):
+def test_row_46_a_failing_model_returns_500_without_details(server, monkeypatch, caplog):
     def broken(jobs):
         raise FloatingPointError("of /secret/path")
 
@@ -298,7 +298,7 @@ def test_row_46_a_model_that_fails_tells_nothing_and_the_server_lives(server, mo
     assert good(server)
 
 
-def test_row_46_it_is_not_ready_before_everything_is_compiled(files, monkeypatch):
+def test_row_46_ready_returns_503_until_all_is_compiled(files, monkeypatch):
     go_on = threading.Event()
     from fluid.serving.batching import Runner
 
@@ -330,7 +330,7 @@ def test_row_46_a_model_that_does_not_compile(files, monkeypatch):
 
 @pytest.fixture
 def process(tmp_path):
-    """A server as a process of its own, and its URL."""
+    """Start a server in a separate process, and yield the process and its URL."""
     save(tmp_path / "digits.fluid", digits)
     command = [
         sys.executable,
@@ -356,7 +356,7 @@ def process(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_row_46_a_signal_answers_what_was_asked_and_ends(process, number):
+def test_row_46_a_signal_finishes_requests_and_ends(process, number):
     started, url = process
 
     server = types.SimpleNamespace(url=url)
@@ -364,7 +364,7 @@ def test_row_46_a_signal_answers_what_was_asked_and_ends(process, number):
     with connected(server) as connection:
         body = json.dumps(image_request()).encode()
         request = post(DIGITS, body)
-        connection.sendall(request[:-10])  # a request under way
+        connection.sendall(request[:-10])  # a request in flight
         assert good(server)
         started.send_signal(number)
         until(lambda: ask_or_none(server, "/v2/health/ready") in (503, None))
@@ -377,7 +377,7 @@ def test_row_46_a_signal_answers_what_was_asked_and_ends(process, number):
     assert lines[-1]["status"] == 200 and "Traceback" not in log
 
 
-def test_row_46_what_cannot_be_served_ends_at_once(in_tmp, capsys):
+def test_row_46_unservable_arguments_end_with_an_error(in_tmp, capsys):
     from fluid.__main__ import main
 
     (in_tmp / "x.fluid").write_bytes(b"broken")
@@ -395,7 +395,7 @@ def test_row_46_what_cannot_be_served_ends_at_once(in_tmp, capsys):
 
 
 def ask_or_none(server, path):
-    """The status of an answer, or None when nobody answers."""
+    """Return the status of an answer, or None without an answer."""
     try:
         with urllib.request.urlopen(server.url + path) as answer:
             return answer.status
@@ -407,7 +407,7 @@ def ask_or_none(server, path):
 
 
 def until(condition):
-    """Wait until something holds; the suite has a limit of its own."""
+    """Wait until `condition()` is true; the test suite limits the time."""
     pause = threading.Event()
     while not condition():
         pause.wait(0.01)

@@ -1,6 +1,6 @@
-"""Rows 47 and 65: whatever comes, servers answer with less than 500, or 503 or 504, do not grow, and go on.
+"""Rows 47 and 65: servers answer any bytes with a status below 500, or 503 or 504, do not grow, and keep running.
 
-Each server is a process of its own, whose memory is looked at.
+Each server is a separate process, so its memory can be measured.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from serving.running_server import digits, save, sentiment
 import fluid
 
 pytestmark = pytest.mark.full
-# To each of two servers; `make soak` asks for more.
+# Requests to each of two servers; `make soak` sends more.
 REQUESTS = int(os.environ.get("FLUID_REQUESTS", "300"))
 SEED = int(os.environ.get("FLUID_SEED", "0"))
-MOST = 100  # megabytes above what the largest request needs that is answered
-SLOWER = 10  # times as long as the largest request that is answered, on a machine that has other things to do
+MOST = 100  # megabytes above the memory of the largest valid request
+SLOWER = 10  # times the duration of the largest valid request, on a busy machine
 WIDE = 1_000_000
 WORD = struct.pack("<q", 1)
 ROOT = str(pathlib.Path(fluid.__file__).parents[1])
 
 
 def wide():
-    """A model of which a request may be as large as the limits of the server."""
+    """Build a model with requests as large as the limits of the server."""
     x = fluid.layers.data("x", shape=[WIDE])
     return {"mean": fluid.layers.reduce_mean(x, dim=1)}
 
@@ -55,18 +55,18 @@ def optimizer():
 
 
 class Attacked:
-    """A server in a process of its own.
+    """A server in a separate process.
 
     Args:
-      folder: for its files.
-      arguments: of `python -m fluid`.
-      grammar: of the requests that it reads.
-      ready: the path that says so.
-      token: that it asks for.
+      folder: the folder of its files.
+      arguments: the arguments of `python -m fluid`.
+      grammar: the grammar of the requests that it reads.
+      ready: the path of its readiness check.
+      token: the token that it requires.
 
     Attributes:
-      most: megabytes that it may have: those of the largest requests that are answered, and MOST.
-      longest: seconds that an answer may take.
+      most: the memory limit in megabytes: the memory of the largest valid requests, and MOST.
+      longest: the most seconds that an answer may take.
     """
 
     def __init__(self, folder, arguments, grammar, ready, token=None):
@@ -84,7 +84,7 @@ class Attacked:
             assert self.process.poll() is None, self.log()
         self.forget()
         took = []
-        for data in 3 * largest(self.drawn(0)):  # what is free by then stays with the process
+        for data in 3 * largest(self.drawn(0)):  # memory that is free by then stays with the process
             start = time.monotonic()
             assert self.ask(data)[0] == 200
             took.append(time.monotonic() - start)
@@ -92,27 +92,27 @@ class Attacked:
         self.longest, self.most = SLOWER * max(took), self.memory() + MOST
 
     def drawn(self, seed):
-        """The grammar of its requests, with a seed."""
+        """Return the grammar of its requests, with a seed."""
         return self.grammar(random.Random(seed), self.token)
 
     def ask(self, data):
-        """The status and the body of the answer to bytes."""
+        """Send bytes, and return the status and the body of the answer."""
         found, answer = Crowd(self.address, random.Random(0)).send(Message("asked", data, "answered"))
         return found[-1], answer.partition(b"\r\n\r\n")[2]
 
     def wait(self):
-        """Wait until a trainer has trained on the rows that it has."""
+        """Wait until a trainer has trained on all its rows."""
         status = head("GET", "/status", self.drawn(0).headers())
         while self.grammar is Rows and json.loads(self.ask(status)[1])["waiting"] > 1000:
             time.sleep(0.05)
 
     def memory(self):
-        """The most megabytes that the process had since `forget`."""
+        """Return the most megabytes that the process used since `forget`."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
     def forget(self):
-        """Start to count memory at the present use."""
+        """Reset the memory peak to the present use."""
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def log(self):
@@ -131,7 +131,7 @@ class Attacked:
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     files = [str(save(folder / f"{f.__name__}.fluid", f)) for f in (digits, sentiment, wide)]
-    # Batches of one size: those of another one have other last bits.
+    # A single batch size, since results of different sizes differ in the last bits.
     options = ["--max-batch", "16", "--batch-sizes", "16", "--buckets", "4"]
     with contextlib.closing(Attacked(folder, ["serve", *files, *options], Models, "/v2/health/ready")) as server:
         yield server
@@ -153,7 +153,7 @@ def server(request):
 
 
 def largest(grammar):
-    """The largest requests that are answered: as JSON, as bytes, and as small bytes of large numbers."""
+    """Return the largest valid requests: as JSON, as bytes, and as small bytes of large numbers."""
     if isinstance(grammar, Models):
         path = "/v2/models/wide/infer"
         tensor = {"name": "x", "datatype": "FP32", "shape": [4, WIDE], "data": [1.5] * 4 * WIDE}
@@ -168,7 +168,7 @@ both = pytest.mark.parametrize("server", ["models", "trainer"], indirect=True)
 
 
 @both
-def test_row_65_no_request_costs_more_than_one_that_is_answered(server):
+def test_row_65_expensive_requests_stay_within_memory_and_time(server):
     for name, attack in server.drawn(SEED).attacks().items():
         data = attack()
         server.wait()
@@ -198,7 +198,7 @@ def test_row_47_requests_at_random(server):
 
 
 def check(server, message, found, answer):
-    """Fail where an answer is none that a message may have."""
+    """Check that the message may have this answer."""
     told = (SEED, message.kind, message.manner, found, answer[:500], message.data[:1000])
     assert all(status < 500 or status in (503, 504) for status in found), told
     assert message.expected is None or (found and message.expected.issuperset(found)), told

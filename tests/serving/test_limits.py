@@ -1,4 +1,4 @@
-"""Limits of what one client can do to the others: memory, and time for which the server does nothing else."""
+"""Limits of a client's effect on other clients: memory, and time that blocks the server."""
 
 import contextlib
 import gc
@@ -39,7 +39,7 @@ WIDE = 200_000
 
 @pytest.fixture(scope="module")
 def models():
-    """Models that are quick to compile."""
+    """Return models that compile quickly."""
     return {f.__name__: fluid.Inferencer(f, params=params_of(f)) for f in (digits, sentiment)}
 
 
@@ -50,7 +50,7 @@ def server(models):
 
 
 def memory():
-    """Megabytes that this process holds."""
+    """Return the megabytes that this process holds."""
     return int(pathlib.Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
 
 
@@ -66,7 +66,7 @@ def traced():
 
 @pytest.fixture(scope="module")
 def wide():
-    """A model whose answers do not fit the buffers of the system for a client that does not read."""
+    """Return a model with answers that exceed the system's buffers for a client that does not read."""
 
     def program():
         return {"y": fluid.layers.fc(fluid.layers.data("x", shape=[1]), size=WIDE, name="wide")}
@@ -83,8 +83,8 @@ def wide_request(rows=8, **parameters):
 BINARY = wide_request(binary_data_output=True)
 
 
-def test_row_66_requests_that_are_sent_ahead_wait_outside_of_the_server(server):
-    """A client that sends 8 MB of requests without reading an answer."""
+def test_row_66_pipelined_requests_wait_outside_the_server(server):
+    """Send 8 MB of requests without reading an answer."""
     ask(server, "/v2/health/live")
     requests = ALIVE * (8_000_000 // len(ALIVE))
     with connected(server) as connection, traced() as held:
@@ -98,7 +98,7 @@ def test_row_66_requests_that_are_sent_ahead_wait_outside_of_the_server(server):
     until(lambda: server.app.pending.size == 0)
 
 
-def test_requests_that_are_sent_ahead_are_answered_in_order(server):
+def test_pipelined_requests_are_answered_in_order(server):
     paths = [DIGITS if i % 7 == 0 else f"/v2/models/{i}/infer" for i in range(300)]
     body = json.dumps(image_request()).encode()
     with connected(server) as connection:
@@ -116,7 +116,7 @@ def test_requests_that_are_sent_ahead_are_answered_in_order(server):
         sending.join()
 
 
-def test_requests_that_are_sent_ahead_count_as_memory(models):
+def test_pipelined_requests_count_as_memory(models):
     with (
         fluid.serve({"digits": models["digits"]}, port=0, max_batch=1, max_pending=100_000) as server,
         connected(server) as first,
@@ -128,7 +128,7 @@ def test_requests_that_are_sent_ahead_count_as_memory(models):
         assert ask(server, DIGITS, image_request())[0] == 200
 
 
-def test_row_66_a_client_that_does_not_read_its_answer_is_cut_off(wide):
+def test_row_66_clients_that_do_not_read_are_disconnected(wide):
     with fluid.serve({"wide": wide}, port=0, max_batch=8, write_timeout=0.3) as server:
         with connected(server) as connection:
             connection.sendall(BINARY)
@@ -145,7 +145,7 @@ def test_row_66_a_client_that_does_not_read_its_answer_is_cut_off(wide):
             assert read_answer(connection)[0] == 200
 
 
-def test_row_66_answers_that_nobody_reads_share_the_memory_of_requests(wide):
+def test_row_66_unread_answers_count_as_pending_memory(wide):
     with fluid.serve({"wide": wide}, port=0, max_batch=8, max_pending=5 << 20) as server:
         with contextlib.ExitStack() as stack:
             waiting = [stack.enter_context(connected(server)) for _ in range(4)]
@@ -160,7 +160,7 @@ def test_row_66_answers_that_nobody_reads_share_the_memory_of_requests(wide):
             assert read_answer(connection)[0] == 200
 
 
-def test_row_66_clients_that_go_away_leave_nothing_in_the_log(server, caplog):
+def test_row_66_disconnected_clients_cause_no_log_errors(server, caplog):
     body = post(DIGITS, json.dumps(image_request()).encode())
     for data in (body, body * 3, ALIVE * 50, body[:-5], b"?" + body, ALIVE + b"?" * 100) * 5:
         with connected(server) as connection:
@@ -171,7 +171,7 @@ def test_row_66_clients_that_go_away_leave_nothing_in_the_log(server, caplog):
     assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR" or r.exc_info] == []
 
 
-def test_nothing_is_written_to_what_is_closed():
+def test_writing_to_a_closed_transport_does_nothing():
     class Closed:
         def is_closing(self):
             return True
@@ -187,7 +187,7 @@ def test_nothing_is_written_to_what_is_closed():
     joined.resume_reading()
 
 
-def test_row_66_connections_leave_files_for_everything_else(monkeypatch):
+def test_row_66_connections_leave_file_descriptors_free(monkeypatch):
     resource = pytest.importorskip("resource")
     for files, expected in ((1024, 896), (1 << 20, 1024), (resource.RLIM_INFINITY, 1024), (100, 25)):
         monkeypatch.setattr(resource, "getrlimit", lambda which, files=files: (files, files))
@@ -204,10 +204,10 @@ def test_very_many_connections_are_closed_at_once(models, monkeypatch):
             assert read_answer(first)[0] == 200
 
 
-# The end of a server
+# Ending a server
 
 
-def test_requests_on_their_way_to_a_server_that_ends_are_answered(models):
+def test_an_ending_server_answers_arriving_requests(models):
     server = fluid.serve({"digits": models["digits"]}, port=0, max_batch=1)
     body = post(DIGITS, json.dumps(image_request()).encode())
     with connected(server) as used, connected(server) as new, connected(server) as idle:
@@ -219,12 +219,12 @@ def test_requests_on_their_way_to_a_server_that_ends_are_answered(models):
         for connection in (used, new):
             connection.sendall(body)
             assert read_answer(connection)[0] == 200
-            assert connection.recv(1) == b""  # closed in order
+            assert connection.recv(1) == b""  # closed without a reset
         assert idle.recv(1) == b""
         ending.join()
 
 
-def test_connections_that_nobody_has_accepted_yet_are_not_reset():
+def test_connections_in_the_backlog_are_accepted():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         with socket.create_connection(listening.getsockname()) as client:
@@ -240,7 +240,7 @@ def test_connections_that_nobody_has_accepted_yet_are_not_reset():
 
 
 def longest_pause(call):
-    """For how long nothing else ran while a call did, and how long it took; in seconds."""
+    """Return the longest pause of other threads during a call, and the duration of the call, in seconds."""
     took = []
 
     def run():
@@ -275,12 +275,12 @@ MANY = 500_000
     ],
     ids=["whole numbers", "numbers", "rows", "rows of any length"],
 )
-def test_row_66_others_go_on_while_large_json_is_read(body):
+def test_row_66_reading_large_json_yields_to_other_threads(body):
     pause, whole = longest_pause(lambda: protocol.read_request(body))
     assert pause < whole / 2
 
 
-def test_others_go_on_while_a_large_answer_is_written():
+def test_writing_a_large_answer_yields_to_other_threads():
     response = protocol.InferResponse(
         "m", "1", [protocol.MessageTensor("y", np.linspace(0, 1, MANY // 2, dtype="float32"))]
     )
@@ -303,7 +303,7 @@ def test_json_that_takes_long_is_refused_at_once(body, match):
 
 
 @pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [[], []], [], [[[True]], [[False]]], [1, 2.5], [2**63, 1], [2**70]])
-def test_lists_in_pieces_become_the_arrays_that_numpy_makes(data, monkeypatch):
+def test_lists_in_pieces_convert_as_by_numpy(data, monkeypatch):
     from fluid.serving.protocol import tensors
 
     monkeypatch.setattr(tensors, "PIECE", 1)
@@ -311,7 +311,7 @@ def test_lists_in_pieces_become_the_arrays_that_numpy_makes(data, monkeypatch):
     assert found.dtype == want.dtype and found.shape == want.shape and found.tolist() == want.tolist()
 
 
-def test_a_large_request_is_read_beside_the_event_loop(server, monkeypatch):
+def test_a_large_request_is_parsed_in_a_thread(server, monkeypatch):
     go_on, running = threading.Event(), threading.Event()
     read = protocol.read_request
 
@@ -329,14 +329,14 @@ def test_a_large_request_is_read_beside_the_event_loop(server, monkeypatch):
         assert read_answer(connection)[0] == 200
 
 
-def test_a_large_answer_has_the_same_numbers_as_json(wide):
+def test_a_large_answer_is_exact_in_json(wide):
     with fluid.serve({"wide": wide}, port=0, max_batch=1) as server, connected(server) as connection:
         connection.sendall(wide_request(1))
         status, body = read_answer(connection)
         assert status == 200 and json.loads(body)["outputs"][0]["data"] == [1.5] * WIDE
 
 
-def test_more_numbers_than_fit_are_refused_before_they_are_converted(server):
+def test_too_many_numbers_are_refused_before_conversion(server):
     rows = [[1] * 20_000] * 8
     tensor = {"name": "words", "shape": [8, -1], "datatype": "INT64", "data": rows}
     status, answer = ask(server, "/v2/models/sentiment/infer", {"inputs": [tensor]})
@@ -352,7 +352,7 @@ def everything(connection):
     return b"".join(found)
 
 
-def test_a_line_of_more_numbers_than_a_row_is_refused_before_it_is_read():
+def test_too_many_numbers_in_a_line_are_refused():
     from fluid.online.app import parse_lines
 
     line = b'{"x": [' + b",".join([b"1"] * MANY) + b"]}"
@@ -372,7 +372,7 @@ def test_shapes_beyond_all_bounds_are_refused(server, shape, datatype):
 
 
 def _binary(tensor):
-    """The header for a request of binary tensors."""
+    """Return the header for a request of binary tensors."""
     length = len(json.dumps({"inputs": [tensor]}))
     return [f"Inference-Header-Content-Length: {length}"] if "parameters" in tensor else []
 
@@ -380,20 +380,20 @@ def _binary(tensor):
 # Containers
 
 
-def test_the_health_check_of_a_container_asks_the_port_of_its_server(server, monkeypatch, in_tmp, capsys):
+def test_the_container_health_check_uses_the_configured_port(server, monkeypatch, in_tmp, capsys):
     dockerfile = (pathlib.Path(fluid.__file__).parents[1] / "Dockerfile").read_text().replace("\\\n", "")
     _, _, code = json.loads(dockerfile.partition("HEALTHCHECK")[2].partition("CMD")[2])
     monkeypatch.setenv("FLUID_SERVE_PORT_NUMBER", server.url.rpartition(":")[2])
     exec(code)
     (in_tmp / "x.fluid").write_bytes(b"broken")
     assert main(["serve", "x.fluid"]) == 1
-    assert f"cannot listen on {server.url.removeprefix('http://')}" in capsys.readouterr().err  # it is the server's own
+    assert f"cannot listen on {server.url.removeprefix('http://')}" in capsys.readouterr().err  # the server has it
     monkeypatch.setenv("FLUID_SERVE_PORT_NUMBER", "tcp://10.0.0.1:8000")
     assert main(["serve", "x.fluid"]) == 1
     assert "FLUID_SERVE_PORT_NUMBER='tcp://10.0.0.1:8000', expected a number" in capsys.readouterr().err
 
 
-def test_a_large_request_that_is_refused_is_freed_without_a_collection(server):
+def test_refused_large_requests_are_freed_without_garbage_collection(server):
     body = asked(b",".join([b"[]"] * 5_000_000), b"[1]")  # 16 MB
     ask(server, DIGITS, body)
     before = memory()

@@ -1,4 +1,4 @@
-"""The page of a server in a real browser: it lists the models, tries one, shows live figures, and asks for a token."""
+"""The page of a server in a real browser: it lists and runs models, shows live figures, and requests a token."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from serving.running_server import IMAGES, WORDS, digits, params_of, save, senti
 import fluid
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason="there is no browser here")
-# Where a person finds the picture afterwards.
+# The folder in which a person finds the screenshot afterwards.
 PICTURES = os.environ.get("FLUID_PICTURES")
 
 
@@ -23,14 +23,14 @@ def files(tmp_path_factory):
 
 
 def answered(page, name, value):
-    """Type into the form, send it, and read what comes."""
+    """Type into the form, send it, and read the answer."""
     page.run(f"document.querySelector('textarea[name={name}]').value = {json.dumps(json.dumps(value))}")
     page.run("document.querySelector('#answer').textContent = ''")
     page.run("document.querySelector('#ask button').click()")
     return page.wait_for("document.querySelector('#answer').textContent")
 
 
-def test_it_lists_models_tries_one_and_shows_figures(files, tmp_path):
+def test_the_page_runs_models_and_shows_figures(files, tmp_path):
     with fluid.serve(files, port=0, max_batch=4, buckets=(8,)) as server, browser.opened(server.url, tmp_path) as page:
         assert page.wait_for("document.querySelectorAll('#models tbody tr').length") == 2
         assert page.run("document.querySelector('#state').textContent") == "ready"
@@ -61,7 +61,7 @@ def test_it_lists_models_tries_one_and_shows_figures(files, tmp_path):
         assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_it_asks_for_a_token(files, tmp_path):
+def test_the_page_requests_a_token(files, tmp_path):
     with (
         fluid.serve(files["digits"], port=0, max_batch=1, token="s3cret") as server,
         browser.opened(server.url, tmp_path) as page,

@@ -1,4 +1,4 @@
-"""What a server answers: to real clients, to `fluid.Inferencer(url=)`, for sequences, versions and tokens."""
+"""Answers of a server: to real clients and `fluid.Inferencer(url=)`, for sequences, versions and tokens."""
 
 import concurrent.futures
 import json
@@ -44,7 +44,7 @@ def wanted(program, feed):
     return fluid.Inferencer(program, params=params_of(program)).infer(feed)
 
 
-# Triton's own client
+# Triton's client
 
 
 def test_triton_liveness_and_metadata(client):
@@ -103,7 +103,7 @@ def test_triton_sequences(client):
         ("image", IMAGES[:0], "FP32", "at least one"),
     ],
 )
-def test_triton_is_told_what_is_wrong(client, name, data, datatype, match):
+def test_wrong_triton_tensors_return_400(client, name, data, datatype, match):
     given = triton.InferInput(name, data.shape, datatype)
     given.set_data_from_numpy(data)
     with pytest.raises(InferenceServerException, match=match) as caught:
@@ -111,7 +111,7 @@ def test_triton_is_told_what_is_wrong(client, name, data, datatype, match):
     assert caught.value.status() == "400"
 
 
-def test_triton_asks_for_what_is_not_there(client):
+def test_absent_triton_names_are_refused(client):
     given = triton.InferInput("image", [1, 1, 8, 8], "FP32")
     given.set_data_from_numpy(IMAGES[:1])
     with pytest.raises(InferenceServerException, match="no model 'digit' here. Did you mean 'digits'"):
@@ -126,7 +126,7 @@ def test_triton_asks_for_what_is_not_there(client):
         client.infer("sentiment", [words])
 
 
-def test_curl(server, tmp_path):
+def test_curl_posts_json_and_reads_the_answer(server, tmp_path):
     (tmp_path / "request.json").write_text(json.dumps(image_request(2)))
     command = ["curl", "-sS", "--fail", "--data-binary", f"@{tmp_path}/request.json", server.url + DIGITS]
     told = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -150,7 +150,7 @@ def test_sequences_as_lists_of_any_length(server):
     np.testing.assert_array_equal(np.array(score["data"], "float32"), want["score"].ravel())
     assert lengths == {"name": "states.lengths", "datatype": "INT32", "shape": [3], "data": [3, 1, 5]}
     assert states["shape"] == [3, 5, 3]
-    # Rows that are equally long need no lengths.
+    # Rows of equal length need no lengths.
     tensor = {"name": "words", "datatype": "INT64", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
     status, told = ask(server, "/v2/models/sentiment/infer", {"inputs": [tensor], "outputs": [{"name": "score"}]})
     want = wanted(sentiment, {"words": [[1, 2, 3], [4, 5, 6]]})
@@ -169,7 +169,7 @@ def test_nested_sequences(server):
     np.testing.assert_array_equal(np.array(outputs["all"]["data"], "float32"), want["all"].ravel())
 
 
-# fluid's own client
+# fluid's client
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_nested_sequences(server):
         ("nested", nested, {"text": [[[1, 2], [3]], [[4, 5, 6]], []]}), ("centered", centered, {"x": [[1], [5]]}),
     ],
 )  # fmt: skip
-def test_an_inferencer_with_a_url_answers_as_one_with_the_file(server, files, name, program, feed):
+def test_remote_and_local_inferencers_give_equal_answers(server, files, name, program, feed):
     remote = fluid.Inferencer(url=f"{server.url}/v2/models/{name}")
     local = fluid.Inferencer(param_path=files[name])
     got, want = remote.infer(feed), local.infer(feed)
@@ -212,7 +212,7 @@ def test_bad_feeds_are_the_same_errors(server, files, feed):
     assert kinds[0] is kinds[1]
 
 
-def test_what_a_remote_inferencer_is_not_given(server):
+def test_wrong_remote_requests_raise_local_errors(server):
     remote = fluid.Inferencer(url=f"{server.url}/v2/models/sentiment/versions/1")
     assert remote.infer({"words": WORDS}, fetch="score").names == ("score",)
     with pytest.raises(errors.UnknownNameError, match="Did you mean 'score'"):
@@ -225,7 +225,7 @@ def test_what_a_remote_inferencer_is_not_given(server):
         fluid.Inferencer(url=f"{server.url}/v2/models/x")
     with pytest.raises(errors.ArgumentError, match="expected that of a server"):
         fluid.Inferencer(url="digits.fluid")
-    assert remote.infer(WORDS)["score"].shape == (3, 3)  # there is one feed
+    assert remote.infer(WORDS)["score"].shape == (3, 3)  # the model has a single feed
     with pytest.raises(errors.ArgumentTypeError, match="for each minibatch"):
         remote.predict([{"words": WORDS}])
     with pytest.raises(errors.ArgumentTypeError, match="takes nothing else"):
@@ -245,14 +245,14 @@ def test_what_a_remote_inferencer_is_not_given(server):
         ("/behind/a/proxy", "/v2"),
     ],
 )
-def test_the_address_of_a_call_is_not_that_of_a_model(path, call):
+def test_url_of_a_call_names_the_model_url(path, call):
     with pytest.raises(errors.ArgumentError, match=f"ends in '{call}'.*url='http://127.0.0.1:1{path}'"):
         fluid.Inferencer(url=f"http://127.0.0.1:1{path}{call}")
-    with pytest.raises(errors.RemoteError, match="does not answer"):  # nothing listens there
+    with pytest.raises(errors.RemoteError, match="does not answer"):  # no server listens at this address
         fluid.Inferencer(url=f"http://127.0.0.1:1{path}")
 
 
-def test_a_server_that_is_gone(files):
+def test_an_unreachable_server_raises_an_error(files):
     with fluid.serve(files["digits"], port=0, max_batch=1) as server:
         remote = fluid.Inferencer(url=server.url)
         assert remote.infer({"image": IMAGES[:1]})[0].shape == (1, 5)
@@ -260,7 +260,7 @@ def test_a_server_that_is_gone(files):
         remote.infer({"image": IMAGES[:1]})
 
 
-def test_requests_run_together_and_get_what_they_asked_for(server):
+def test_batched_requests_get_their_rows(server):
     remote = fluid.Inferencer(url=f"{server.url}/v2/models/digits")
     want = wanted(digits, {"image": IMAGES})[0]
 
@@ -274,7 +274,7 @@ def test_requests_run_together_and_get_what_they_asked_for(server):
     assert server.app.models.find("digits").runner.compilations == before == 4
 
 
-def test_rows_that_depend_on_each_other_are_never_joined(server):
+def test_models_with_dependent_rows_are_not_batched(server):
     runners = {name: server.app.models.find(name).runner for name in ("digits", "centered", "sentiment", "nested")}
     assert {name: runner.together for name, runner in runners.items()} == {
         "digits": True, "centered": False, "sentiment": True, "nested": True,
@@ -288,7 +288,7 @@ def test_rows_that_depend_on_each_other_are_never_joined(server):
 # Versions
 
 
-def test_a_new_version_is_taken_over_and_a_bad_one_is_not(tmp_path, caplog):
+def test_new_versions_are_loaded_and_damaged_versions_skipped(tmp_path, caplog):
     save(tmp_path / "digits/1/model.fluid", digits, seed=1)
     save(tmp_path / "digits/3/model.fluid", digits, seed=3)
     (tmp_path / "digits/notes").mkdir()
@@ -314,7 +314,7 @@ def test_a_new_version_is_taken_over_and_a_bad_one_is_not(tmp_path, caplog):
         assert ask(server, "/v2/models/digits/versions/3")[0] == 404
 
 
-def test_a_good_version_is_taken_over_below_a_broken_one(tmp_path, caplog):
+def test_a_good_version_before_a_damaged_version_loads(tmp_path, caplog):
     save(tmp_path / "digits/1/model.fluid", digits, seed=1)
     with fluid.serve(tmp_path / "digits", port=0, max_batch=1) as server:
         save(tmp_path / "digits/2/model.fluid", digits, seed=2)
@@ -325,7 +325,7 @@ def test_a_good_version_is_taken_over_below_a_broken_one(tmp_path, caplog):
         assert [r.levelname for r in caplog.records].count("ERROR") == 1
 
 
-def test_a_model_named_like_the_entry_of_another_one_is_another_one(tmp_path):
+def test_model_names_with_dots_are_separate_models(tmp_path):
     for name, version in (("digits", 1), ("v2", 7)):
         save(tmp_path / f"{name}/{version}/model.fluid", digits)
     sources = {"digits": tmp_path / "digits", "digits.v2": tmp_path / "v2"}
@@ -335,7 +335,7 @@ def test_a_model_named_like_the_entry_of_another_one_is_another_one(tmp_path):
         assert [server.app.models.find(name).version for name in sources] == ["2", "7"]
 
 
-def test_a_folder_that_is_away_at_one_look_is_looked_for_again(tmp_path, caplog):
+def test_an_absent_folder_is_checked_again(tmp_path, caplog):
     save(tmp_path / "digits/1/model.fluid", digits)
     with fluid.serve({"d": tmp_path / "digits"}, port=0, max_batch=1, reload_every=0.01) as server:
         (tmp_path / "digits").rename(tmp_path / "away")
@@ -357,7 +357,7 @@ def test_names_that_are_no_part_of_a_url(name):
         fluid.serve({name: fluid.Inferencer(program, params={})}, port=0)
 
 
-def test_versions_are_looked_for_when_asked(tmp_path):
+def test_reload_every_loads_new_versions(tmp_path):
     save(tmp_path / "digits/1/model.fluid", digits)
     with fluid.serve({"d": tmp_path / "digits"}, port=0, max_batch=1, reload_every=0.01) as server:
         save(tmp_path / "digits/2/model.fluid", digits)
@@ -365,7 +365,7 @@ def test_versions_are_looked_for_when_asked(tmp_path):
             pass
 
 
-def test_entry_points_are_models_of_their_own(tmp_path):
+def test_entry_points_are_served_as_separate_models(tmp_path):
     programs = {"encode": sentiment, "decode": digits}
     params = params_of(sentiment) | params_of(digits)
     fluid.io.save_inference_model(tmp_path / "both.fluid", programs, params)
@@ -375,7 +375,7 @@ def test_entry_points_are_models_of_their_own(tmp_path):
         assert remote.infer({"words": [[1, 2]]})["score"].shape == (1, 3)
 
 
-def test_an_inferencer_is_served_as_it_is():
+def test_an_inferencer_is_served_without_export():
     inferencer = fluid.Inferencer(digits, params=params_of(digits))
     with fluid.serve({"digits": inferencer}, port=0, max_batch=2) as server:
         got = fluid.Inferencer(url=server.url).infer({"image": IMAGES[:2]})
@@ -395,7 +395,7 @@ def test_sizes_that_a_model_was_exported_for(tmp_path):
     assert np.array_equal(got[0], fluid.Inferencer(param_path=path).infer(feed)[0])
 
 
-# Who may ask
+# Access
 
 
 def test_row_67_a_token(files):
@@ -412,7 +412,7 @@ def test_row_67_a_token(files):
         assert remote.infer({"image": IMAGES[:1]})[0].shape == (1, 5)
 
 
-def test_a_token_that_does_nothing_or_cannot_be_sent(files):
+def test_unused_and_invalid_tokens_are_refused(files):
     with pytest.raises(errors.ArgumentTypeError, match="token= is for a model behind a server"):
         fluid.Inferencer(param_path=files["digits"], token="s3cret")
     for token in ("s3cret\n", "Bearer s3cret"):
@@ -420,7 +420,7 @@ def test_a_token_that_does_nothing_or_cannot_be_sent(files):
             fluid.Inferencer(url="http://127.0.0.1:1", token=token)
 
 
-def test_row_67_pages_of_other_origins_cannot_ask_a_server_without_a_token(files):
+def test_row_67_other_origins_are_refused_without_a_token(files):
     with fluid.serve(files["digits"], port=0, max_batch=1) as server:
         for origin, status in [
             ("http://localhost", 200),
@@ -436,17 +436,17 @@ def test_row_67_pages_of_other_origins_cannot_ask_a_server_without_a_token(files
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_row_67_an_address_that_others_reach_needs_a_token(files, host):
+def test_row_67_a_public_address_needs_a_token(files, host):
     with pytest.raises(errors.ArgumentError, match="can be reached from other machines.*--token-file"):
         fluid.serve(files["digits"], host, port=0)
 
 
-def test_everybody_is_let_in_when_somebody_says_so(files):
+def test_allow_anonymous_serves_a_public_address(files):
     with fluid.serve(files["digits"], "0.0.0.0", port=0, max_batch=1, allow_anonymous=True) as server:
         assert ask(server, "/v2/models", None, "X: y")[0] == 200
 
 
-def test_row_67_a_page_of_another_site_reads_nothing(server):
+def test_row_67_a_foreign_host_header_is_refused(server):
     import http.client
 
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
@@ -464,7 +464,7 @@ def test_row_67_a_page_of_another_site_reads_nothing(server):
         ({"token": "two words"}, "a token is a word"),
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense(files, options, match):
+def test_inconsistent_settings_are_refused(files, options, match):
     with pytest.raises(errors.FluidError, match=match):
         fluid.serve(files["digits"], port=0, **options)
 
@@ -485,10 +485,10 @@ def test_models_that_cannot_be_served(files, tmp_path, server):
             fluid.serve(files["digits"], port=port)
 
 
-# Who is answered by which thread
+# The thread that answers
 
 
-def test_what_is_quick_is_computed_by_the_event_loop_for_who_asks_alone(files, monkeypatch):
+def test_the_event_loop_answers_quick_lone_clients(files, monkeypatch):
     with fluid.serve(files["digits"], port=0, max_batch=4) as server:
         runner = server.app.models.find("digits").runner
         monkeypatch.setattr(server.app, "_lone_client", LoneClient(3600.0))
@@ -514,7 +514,7 @@ def test_what_is_quick_is_computed_by_the_event_loop_for_who_asks_alone(files, m
             assert answered(second, quick=True) == "fluid-batcher" == answered(first, quick=True)
 
 
-# What is measured and written down
+# Metrics and the log
 
 
 def test_metrics_and_the_log(files, caplog):
@@ -541,7 +541,7 @@ def test_metrics_and_the_log(files, caplog):
     assert lines[4]["path"] == "/v2/models/a\nb/infer"
 
 
-def test_the_page_is_there(server):
+def test_the_server_returns_its_page(server):
     import http.client
 
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"))

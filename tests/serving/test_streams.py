@@ -1,4 +1,4 @@
-"""Texts in parts: server-sent events of `/infer`, and `Inferencer.stream` here and behind a URL."""
+"""Texts in parts: server-sent events of `/infer`, and local and remote `Inferencer.stream`."""
 
 import functools
 import itertools
@@ -60,13 +60,13 @@ def rows(batch):
 
 
 def joined(parts):
-    """The ids of each row, over all parts."""
+    """Return the ids of each row, over all parts."""
     return [sum(pieces, []) for pieces in zip(*(rows(part.more) for part in parts), strict=True)]
 
 
 @functools.cache
 def whole():
-    """The 12 ids of each row that one call writes with the seed 3."""
+    """Return the 12 ids of each row that a single call writes with the seed 3."""
     writing = fluid.Inferencer(lambda: written(12), params=params_of(writer), bucket=False)
     return rows(writing.infer(feed(), seed=3)["more"])
 
@@ -84,7 +84,7 @@ def ask(server, *given, **parameters):
     return urllib.request.urlopen(urllib.request.Request(server.url + URL, *request(*given, **parameters)), timeout=20)
 
 
-def test_parts_from_a_server_join_to_the_whole_text(remote):
+def test_parts_from_a_server_form_the_text(remote):
     parts = list(itertools.islice(remote.stream(feed(), seed=3), 4))
     assert joined(parts) == whole()
     assert [len(row) for row in rows(parts[0].more)] == [3, 3], "a part has three ids"
@@ -98,7 +98,7 @@ def test_a_local_stream_equals_the_whole_text():
     assert parts[0].names == ["more"]
 
 
-def test_streams_of_one_inferencer_seed_are_equal_anywhere(server):
+def test_equal_seeds_give_equal_local_and_remote_streams(server):
     local = fluid.Inferencer(writer, params=params_of(writer), bucket=False, seed=8)
     remote = fluid.Inferencer(url=f"{server.url}/v2/models/writer", seed=8)
     for _ in range(2):
@@ -111,8 +111,8 @@ def test_a_stream_ends_with_its_texts(remote):
     assert list(remote.stream(feed(ended))) == []
 
 
-def test_a_text_longer_than_all_buckets_ends_in_an_error(remote):
-    parts = remote.stream(feed([[5, 6], [7]], temperature=0.0))  # these texts have no end
+def test_texts_longer_than_all_buckets_raise_an_error(remote):
+    parts = remote.stream(feed([[5, 6], [7]], temperature=0.0))  # at temperature 0 these texts never end
     with pytest.raises(errors.FeedError, match="expected at most 16"):
         for _ in range(20):
             part = next(parts)
@@ -131,7 +131,7 @@ def test_other_clients_read_server_sent_events(server):
 
 
 def before_each_run(server, monkeypatch, seed, call):
-    """Call a function with the number of each run of a stream with this seed, before the run."""
+    """Call `call` with the number of each run before the run, for the stream with this seed."""
     runner = server.app.models.find("writer").runner
     run, numbers = runner.run, itertools.count()
 
@@ -143,7 +143,7 @@ def before_each_run(server, monkeypatch, seed, call):
     monkeypatch.setattr(runner, "run", called)
 
 
-def test_a_part_arrives_before_the_next_one_is_computed(server, monkeypatch):
+def test_a_part_arrives_before_the_next_is_computed(server, monkeypatch):
     read = threading.Event()
     before_each_run(server, monkeypatch, 51, lambda number: number == 0 or read.wait(20))
     with ask(server, {}, seed=51) as answer:
@@ -205,7 +205,7 @@ def test_a_failure_between_parts_ends_in_an_error(server, monkeypatch):
     assert b"secret" not in b"".join(lines)
 
 
-def test_a_client_is_told_of_a_failure_between_parts(server, remote, monkeypatch):
+def test_remote_streams_raise_failures_between_parts(server, remote, monkeypatch):
     before_each_run(server, monkeypatch, 54, lambda number: number and {}["secret"])
     parts = remote.stream(feed([[5, 6], [7]], temperature=0.0), seed=54)
     next(parts)

@@ -1,4 +1,4 @@
-"""One net, built as a program that is written down and as a program function; both must give the same bits."""
+"""Nets built as a program and as a program function: both must have equal bits."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ import fluid.static as static
 
 @contextlib.contextmanager
 def fresh():
-    """A main program, a startup program, a scope and names of their own."""
+    """Provide a new main program, startup program, scope and name generator."""
     main = static.Program()
     startup = static.Program()
     guards = (static.scope_guard(static.Scope()), static.unique_name.guard(), static.program_guard(main, startup))
@@ -19,7 +19,7 @@ def fresh():
 
 
 def scope_value(name):
-    """What the global scope holds under a name."""
+    """Return the value of a name in the global scope."""
     return np.array(static.global_scope().find_var(name).get_tensor())
 
 
@@ -27,8 +27,8 @@ def train_both(net, feeds, optimizer=lambda fluid: fluid.optimizer.SGD(learning_
     """Train a net both ways and compare the losses of all steps and all parameters, bit for bit.
 
     Args:
-      net: called with fluid, the one or the other; returns the loss, or the loss first.
-      feeds: one for each step.
+      net: called with either fluid; returns the loss, or the loss first.
+      feeds: a feed for each step.
       optimizer: called with fluid.
 
     Returns:

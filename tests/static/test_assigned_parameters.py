@@ -1,4 +1,4 @@
-"""Parameters that a program assigns after an optimizer has updated them."""
+"""Parameters that a program assigns after an optimizer update."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ GRADIENT = X.mean(0)[:, None]  # of the loss
 
 @pytest.mark.parametrize("fetch_it", [False, True])
 def test_a_decay_by_the_program_follows_the_update(fetch_it):
-    """As programs for BERT have it: the decay is that of the weight before the step, at the rate of the step."""
+    """Decay as programs for BERT do: by the weight before the step, at the rate of the step."""
     with fresh() as (main, startup):
         loss = regression()
         rate = layers.create_global_var([1], RATE, "float32", persistable=True, name="rate")
@@ -50,7 +50,7 @@ def test_a_decay_by_the_program_follows_the_update(fetch_it):
         np.testing.assert_allclose(scope_value("w"), wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_a_target_follows_the_updated_weight_every_second_step():
+def test_a_target_follows_weights_every_second_step():
     with fresh() as (main, startup):
         loss = regression()
         target = layers.create_parameter([3, 1], "float32", attr=fluid.ParamAttr(name="target", trainable=False))
@@ -68,7 +68,7 @@ def test_a_target_follows_the_updated_weight_every_second_step():
             np.testing.assert_allclose(scope_value("target"), wanted, rtol=1e-5)
 
 
-def test_an_assigned_parameter_is_kept_when_it_is_fetched():
+def test_a_fetched_assigned_parameter_is_kept():
     with fresh() as (main, startup):
         weight = layers.create_parameter([2], "float32", attr="w")
         layers.assign(weight * 2.0, output=weight)

@@ -1,4 +1,4 @@
-"""Evaluators of Fluid, against metrics that read the same minibatches on the host."""
+"""Evaluators of Fluid: compared with host metrics of equal minibatches."""
 
 import numpy as np
 import pytest

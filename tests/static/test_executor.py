@@ -11,11 +11,11 @@ from fluid.static import layers
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
 
-def test_fluid_loads_it_on_use():
+def test_fluid_loads_static_lazily():
     assert functions.static is fluid
 
 
-def test_shapes_are_those_of_fluid():
+def test_variable_shapes_match_fluid():
     with fresh() as (main, _):
         x = layers.data("x", shape=[4])
         words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
@@ -66,7 +66,7 @@ def test_operators_are_layers():
             len(x)
 
 
-def test_names_go_on_from_program_to_program_unless_guarded():
+def test_names_continue_between_programs_unless_guarded():
     with fresh():
         x = layers.data("x", shape=[3])
         assert layers.fc(x, size=1).name == "fc_0.tmp_1"
@@ -130,7 +130,7 @@ def test_training_gives_the_bits_of_the_function(optimizer):
 
 
 def test_clips_of_a_program():
-    """The norm of what one step of rate 1 changes."""
+    """Compare the norm of the change by a step of rate 1."""
     with fresh() as (main, startup):
         fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(clip_norm=0.25))
         loss = layers.reduce_sum(layers.fc(layers.data("x", shape=[3]), size=1, bias_attr=False))
@@ -167,7 +167,7 @@ def test_gradients_of_sequences_are_sequences():
         assert found.recursive_sequence_lengths() == [[2, 1]]
 
 
-def test_gradients_do_not_go_through_what_is_excluded():
+def test_gradients_stop_at_excluded_variables():
     with fresh() as (main, startup):
         x = layers.data("x", shape=[3])
         squared = layers.square(x)
@@ -201,7 +201,7 @@ def test_gradients_of_several_losses_are_not_mixed_up():
 
 
 def test_a_penalty_of_gradients():
-    """What is minimised depends on the gradient of a net with respect to its input."""
+    """Minimise a loss that depends on the gradient of a net with respect to its input."""
     import jax
     import jax.numpy as jnp
 
@@ -268,7 +268,7 @@ def test_the_startup_program_begins_anew():
         assert two_steps() == two_steps()
 
 
-def test_scopes_hold_values_of_their_own():
+def test_scopes_hold_separate_values():
     with fresh() as (main, startup):
         y = layers.fc(layers.data("x", shape=[3]), size=1, bias_attr=False)
         exe = fluid.Executor(fluid.CPUPlace())
@@ -282,7 +282,7 @@ def test_scopes_hold_values_of_their_own():
         assert fluid.global_scope().find_var("no such name") is None
 
 
-def test_what_is_persistable_can_be_looked_at():
+def test_persistable_variables_are_kept_in_the_scope():
     with fresh() as (main, _):
         y = layers.scale(layers.data("x", shape=[3]), 2.0)
         y.persistable = True
@@ -290,7 +290,7 @@ def test_what_is_persistable_can_be_looked_at():
         np.testing.assert_allclose(scope_value(y.name), 2 * X)
 
 
-def test_what_a_clone_is_fetched_from_has_the_shapes_of_the_program():
+def test_a_clone_fetches_shapes_of_the_program():
     with fresh() as (main, startup):
         h = layers.fc(layers.data("x", shape=[3]), size=2)
         loss = layers.mean(h)
@@ -307,7 +307,7 @@ def test_what_a_clone_is_fetched_from_has_the_shapes_of_the_program():
         np.testing.assert_allclose(doubled, np.tile(2 * scope_value("fc_0.b_0"), (4, 1)), rtol=1e-6)
 
 
-def test_layers_written_after_a_run_keep_the_optimizer_going():
+def test_layers_added_after_runs_keep_optimizer_state():
     def losses(later):
         with fresh() as (main, startup):
             loss = layers.mean(layers.square(layers.fc(layers.data("x", shape=[3]), size=1)))
@@ -333,7 +333,7 @@ def test_branches_of_functions_see_variables():
         np.testing.assert_allclose(found, X / X.max(), rtol=1e-5)
 
 
-def test_layers_are_called_at_once_in_a_program_function():
+def test_static_layers_run_directly_in_program_functions():
     trainer = fluid.Trainer(lambda: net(fluid), lambda: fluid.optimizer.SGD(learning_rate=0.1))
     wanted = functions.Trainer(lambda: net(functions), lambda: functions.optimizer.SGD(learning_rate=0.1))
     for each in (trainer, wanted):
@@ -437,7 +437,7 @@ def test_averages_of_parameters():
     np.testing.assert_allclose(mean, np.mean(seen, axis=0), rtol=1e-5)
 
 
-def test_an_average_of_what_is_not_minimised_is_refused():
+def test_an_average_before_minimize_is_refused():
     with fresh(), pytest.raises(fluid.errors.ProgramError, match="first optimizer.minimize"):
         fluid.optimizer.ExponentialMovingAverage(0.5).update()
 
@@ -458,7 +458,7 @@ def test_a_computed_rate_inside_a_wrapper():
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_accuracy_stores_what_it_counts(k):
+def test_accuracy_stores_correct_and_total(k):
     rng = np.random.default_rng(3)
     numbers = rng.normal(size=(11, 5)).astype("float32")
     classes = np.where(np.arange(11) < 4, numbers.argmax(axis=1), numbers.argmin(axis=1))[:, None]

@@ -1,4 +1,4 @@
-"""In Fluid the declaration of a feed is a remark: the shapes of a run are those of what is fed."""
+"""Declared shapes of feeds: a hint only, as in Fluid; the shapes of a run are the shapes of the fed values."""
 
 import warnings
 
@@ -26,7 +26,7 @@ def started(startup):
 
 
 def trained(max_length, fed):
-    """The losses of a net that is declared with sequences of one length and fed with others."""
+    """Return the losses of a net that is declared with sequences of a fixed length and fed with other lengths."""
     with fresh() as (main, startup):
         words = layers.data("words", shape=[max_length, 1], dtype="int64")
         bias = layers.data("bias", shape=[max_length], dtype="float32")
@@ -72,7 +72,7 @@ def test_many_fed_shapes_are_warned_of():
                 exe.run(main, feed={"x": numbers(2, size)}, fetch_list=[y])
 
 
-def test_a_shape_that_no_weight_fits_is_refused_as_before():
+def test_a_shape_without_fitting_weight_is_refused():
     with fresh() as (main, startup):
         y = layers.fc(layers.data("x", shape=[13]), size=2)
         exe = started(startup)
@@ -85,7 +85,7 @@ def test_a_shape_that_no_weight_fits_is_refused_as_before():
         assert exe.run(main, feed={"x": numbers(4, 13)}, fetch_list=[y])[0].shape == (4, 2)
 
 
-def test_a_row_in_place_of_a_column_is_refused_as_before():
+def test_a_row_instead_of_a_column_is_refused():
     with fresh() as (main, _):
         found = layers.mean(layers.square(layers.data("x", shape=[1]) - layers.data("y", shape=[1])))
         with pytest.raises(fluid.errors.FeedError, match=r"feed 'y', sample 0: found a row of shape \[6\]"):
@@ -94,8 +94,8 @@ def test_a_row_in_place_of_a_column_is_refused_as_before():
 
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
-def test_states_of_shape_one_are_fed_whole(batch):
-    """The language model of 2018: states of all layers, declared as `[1]`."""
+def test_states_of_shape_1_are_fed_whole(batch):
+    """Feed the language model of 2018: states of all layers, declared as `[1]`."""
     state, x = numbers(2, 3, 4), numbers(3, 4)
     with fresh() as (main, _):
         fed = layers.data("x", shape=[4] if batch is None else [batch, 4], append_batch_size=batch is None)
@@ -110,7 +110,7 @@ def test_states_of_shape_one_are_fed_whole(batch):
 
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
-def test_levels_are_those_of_what_is_fed():
+def test_lod_levels_follow_the_fed_values():
     ids = np.array([[1], [2], [3]])
     with fresh() as (main, startup):
         words = layers.data("words", shape=[1], dtype="int64", lod_level=2)
@@ -127,7 +127,7 @@ def test_levels_are_those_of_what_is_fed():
 
 
 def clicks(sparse):
-    """A prediction from ids and dense features, of which the ids may be sequences of one step."""
+    """Build a prediction from ids and dense features, where the ids may be single-step sequences."""
     ids = layers.data("ids", shape=[1], dtype="int64", lod_level=int(sparse))
     dense = layers.data("dense", shape=[4])
     label = layers.data("label", shape=[1], dtype="int64")
@@ -152,7 +152,7 @@ def clicked(sparse):
         return np.array(found).reshape(3, 2), scope_value("embedding_0.w_0")
 
 
-def test_sequences_of_one_step_are_rows_beside_dense_rows():
+def test_single_step_sequences_act_as_dense_rows():
     (found, table), (wanted, wanted_table) = clicked(sparse=True), clicked(sparse=False)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     np.testing.assert_allclose(table, wanted_table, rtol=1e-6)
@@ -169,15 +169,15 @@ def test_several_steps_beside_dense_rows_are_refused(ids):
 
 
 def grouped(taken):
-    """A net that reads the cosines of three words at once, beside dense rows."""
+    """Build a net that reads the cosines of three words at once, beside dense rows."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     each = layers.fc(layers.embedding(words, size=[9, 4]), size=1)
     return layers.reduce_max(layers.sequence_reshape(each, new_dim=taken), dim=1, keep_dim=True), each
 
 
 @pytest.mark.parametrize("lengths", [(3, 3), (3, 6)])
-def test_sequences_that_become_one_step_meet_dense_rows(lengths):
-    """As tagspace of 2019: the best of three words for each row."""
+def test_sequences_reduced_to_single_steps_meet_dense_rows(lengths):
+    """Take the best of three words for each row, as tagspace of 2019."""
     words, dense = np.arange(sum(lengths)).reshape(-1, 1), numbers(2, 1)
     with fresh() as (main, startup):
         best, each = grouped(3)
@@ -194,7 +194,7 @@ def test_sequences_that_become_one_step_meet_dense_rows(lengths):
     np.testing.assert_allclose(np.array(found), wanted, rtol=1e-5)
 
 
-def test_sequences_that_do_not_divide_into_steps_meet_no_rows():
+def test_indivisible_sequences_beside_rows_are_refused():
     with fresh():
         words = layers.data("words", shape=[2], lod_level=1)
         with pytest.raises(fluid.errors.ShapeError, match="elementwise_add"):
@@ -203,7 +203,7 @@ def test_sequences_that_do_not_divide_into_steps_meet_no_rows():
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 def test_labels_declared_as_float_are_fed_as_classes():
-    """The language model of 2019: words `[-1, 1, 1]`, labels of all steps as float32."""
+    """Feed the language model of 2019: words `[-1, 1, 1]`, labels of all steps as float32."""
     words, label = np.arange(8).reshape(2, 4, 1) % 5, np.array([[1], [0], [4], [2], [3], [1], [0], [2]])
     with fresh() as (main, startup):
         x = layers.embedding(layers.data("x", shape=[-1, 1, 1], dtype="int64"), size=[5, 3])
@@ -221,7 +221,7 @@ def test_labels_declared_as_float_are_fed_as_classes():
 
 
 def test_rows_are_grouped_by_a_literal_batch_size():
-    """As the losses of metric learning: `[batch_size, -1]` with a number."""
+    """Reshape to `[batch_size, -1]` with a number, as the losses of metric learning do."""
     x = numbers(6, 4)
     with fresh() as (main, _):
         grouped = layers.reshape(layers.data("x", shape=[4]) * 2.0, shape=[6, -1])
@@ -235,7 +235,7 @@ def test_rows_are_grouped_by_a_literal_batch_size():
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 def test_masks_of_unknown_length_fit_declared_lengths():
-    """As graph nets of 2019: a mask `[4, -1, 1]` of nodes `[4, 30, 1]`, both fed with fewer nodes."""
+    """Declare a mask `[4, -1, 1]` of nodes `[4, 30, 1]`, as graph nets of 2019 do, and feed both with fewer nodes."""
     nodes, mask = numbers(4, 6, 1), (numbers(4, 6, 1) > 0).astype("float32")
     with fresh() as (main, _):
         x = layers.data("x", shape=[4, 30, 1], append_batch_size=False)
@@ -247,8 +247,8 @@ def test_masks_of_unknown_length_fit_declared_lengths():
 
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
-def test_ids_of_level_two_with_a_length_are_an_array():
-    """As Transformers of 2018 declare words: `[-1, 256, 1]` with lod_level=2."""
+def test_level_two_ids_with_length_are_an_array():
+    """Declare words as Transformers of 2018 do: `[-1, 256, 1]` with lod_level=2."""
     ids = np.array([[[1], [2]], [[3], [0]], [[4], [4]]])
     with fresh() as (main, startup):
         words = layers.data("words", shape=(-1, 6, 1), dtype="int64", lod_level=2, append_batch_size=False)
@@ -269,15 +269,15 @@ def test_an_exported_model_answers_several_steps_by_nan(tmp_path):
     assert np.isnan(np.asarray(found)).any(axis=1).tolist() == [False, True]
 
 
-def test_sequences_that_fit_no_rows_are_refused_where_written():
+def test_sequences_beside_unfitting_rows_are_refused_when_written():
     with fresh():
         words = layers.data("words", shape=[4], lod_level=1)
         with pytest.raises(fluid.errors.ShapeError, match="cannot be joined"):
             layers.concat([words, layers.ones([3, 4], "float32")], axis=1)
 
 
-def test_sequences_of_images_are_images_one_by_one():
-    """Frames of videos through convolution, normalisation, pooling and resizing: as a batch of all frames."""
+def test_sequences_of_images_act_as_image_batches():
+    """Apply convolution, normalisation, pooling and resizing to video frames, as to a batch of all frames."""
     frames, lengths = numbers(5, 2, 6, 6), [2, 3]
 
     def net(x):
@@ -299,8 +299,8 @@ def test_sequences_of_images_are_images_one_by_one():
     np.testing.assert_allclose(weight, wanted_weight, rtol=1e-4, atol=1e-6)
 
 
-def test_a_tagger_of_two_sequences_is_exported_and_restored(tmp_path):
-    """Two feeds of one length: words and marks, as in labelling semantic roles."""
+def test_a_two_sequence_tagger_is_exported_and_restored(tmp_path):
+    """Feed two sequences of equal length: words and marks, as in semantic role labelling."""
     place = static.CPUPlace()
 
     def tagger():
@@ -345,7 +345,7 @@ def test_a_tagger_of_two_sequences_is_exported_and_restored(tmp_path):
 
 
 def test_a_block_over_paragraphs_reads_sentences():
-    """Sequence layers inside the block of a DynamicRNN see the present sentence of each paragraph."""
+    """Read the current sentence of each paragraph in sequence layers inside the block of a DynamicRNN."""
     ids, lengths = np.arange(9).reshape(-1, 1), [[2, 1], [3, 2, 4]]
     with fresh() as (main, startup):
         words = layers.data("words", shape=[1], dtype="int64", lod_level=2)
@@ -367,8 +367,8 @@ def test_a_block_over_paragraphs_reads_sentences():
 
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
-def test_labels_of_all_words_are_declared_by_a_negative_size():
-    """As Transformers of 2018 declare labels: `[batch_size * length, 1]` with a batch size of -1."""
+def test_word_labels_are_declared_by_negative_size():
+    """Declare labels as Transformers of 2018 do: `[batch_size * length, 1]` with a batch size of -1."""
     with fresh() as (main, startup):
         words = layers.data("words", shape=[-1, 6, 1], dtype="int64", append_batch_size=False)
         label = layers.data("label", shape=[-1 * 6, 1], dtype="int64", append_batch_size=False)

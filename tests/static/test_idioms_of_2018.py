@@ -1,4 +1,4 @@
-"""Names and habits of programs of 2018 and 2019, each as those programs write it."""
+"""Idioms of programs of 2018 and 2019, as written in these programs."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
 
 def regression():
-    """The loss of one layer without a bias, whose gradient is `2 * X.T @ (X @ w) / 4`."""
+    """Return the loss of a layer without a bias, whose gradient is `2 * X.T @ (X @ w) / 4`."""
     h = layers.fc(layers.data("x", shape=[3]), size=1, bias_attr=False)
     return layers.mean(layers.square_error_cost(h, layers.data("label", shape=[1])))
 
@@ -21,7 +21,7 @@ FEED = {"x": X, "label": np.zeros((4, 1), "float32")}
 
 
 def step(main, exe, **kwargs):
-    """Return how far one run moves the weight, in multiples of its gradient; and what is fetched."""
+    """Return the change of the weight in a run, in multiples of its gradient; and the fetched values."""
     before = scope_value("fc_0.w_0")
     found = exe.run(main, feed=FEED, **kwargs)
     moved = before - scope_value("fc_0.w_0")
@@ -55,7 +55,7 @@ def test_the_rate_of_a_program_is_its_variable():
 
 
 @pytest.mark.parametrize("name", ["learning_rate_0", "learning_rate"])
-def test_a_rate_in_the_scope_is_read_and_set(name, tmp_path):
+def test_the_learning_rate_is_set_in_the_scope(name, tmp_path):
     with fresh() as (main, startup):
         rate = 0.5
         if name == "learning_rate":
@@ -67,7 +67,7 @@ def test_a_rate_in_the_scope_is_read_and_set(name, tmp_path):
         assert np.array(found).tolist() == [0.5]
         found.set(np.array([0.25], "float32"), fluid.CPUPlace())
         assert step(main, exe)[0] == pytest.approx(0.25, rel=1e-3)
-        layers.scale(main.global_block().var("fc_0.tmp_0"), 2.0)  # written down after the first run
+        layers.scale(main.global_block().var("fc_0.tmp_0"), 2.0)  # added after the first run
         assert step(main, exe)[0] == pytest.approx(0.25, rel=1e-3)
         fluid.io.save_persistables(exe, str(tmp_path), main)
         exe.run(startup)
@@ -98,8 +98,8 @@ def test_a_label_has_no_gradient():
             fluid.optimizer.SGD(0.5).minimize(loss, no_grad_set=[main.global_block().var("fc_0.tmp_0")])
 
 
-def test_a_prefix_separates_two_nets_of_one_program():
-    """The original puts the prefix before the name of a layer, and before that of its parameter once more."""
+def test_a_prefix_separates_nets_of_a_program():
+    """Repeat the prefix as PaddlePaddle does: before the layer name, and again before the parameter name."""
     with fresh() as (main, startup):
         x = layers.data("x", shape=[3])
         with fluid.unique_name.guard("teacher_"):
@@ -163,7 +163,7 @@ def test_a_block_creates_parameters_and_variables():
 
 
 def test_a_function_of_numpy_fills_a_created_variable():
-    """As in the original's description of `py_func`, whose gradient takes the result and not the input."""
+    """Follow PaddlePaddle's description of `py_func`, whose gradient reads the result and not the input."""
     with fresh() as (main, startup):
         x = layers.fc(layers.data("x", shape=[3]), size=2, bias_attr=False)
         y = main.current_block().create_var(name="y", shape=[-1, 2], dtype="float32")
@@ -177,7 +177,7 @@ def test_a_function_of_numpy_fills_a_created_variable():
         np.testing.assert_allclose(before - scope_value("fc_0.w_0"), X.T @ (1 - found**2), rtol=1e-3, atol=1e-5)
 
 
-def test_an_inner_scope_sees_the_outer_one():
+def test_an_inner_scope_reads_the_outer_scope():
     with fresh() as (main, startup):
         y = layers.fc(layers.data("x", shape=[3]), size=1)
         exe = fluid.Executor(fluid.CPUPlace())
@@ -219,8 +219,8 @@ def test_comparisons_broadcast(name):
 
 
 @pytest.mark.parametrize(("options", "wanted"), [({}, 0.625), ({"exclusive": False}, 0.625 * 16 / 49)])
-def test_a_window_larger_than_the_image_is_its_mean(options, wanted):
-    """The original divides the missing pixels by the stride as C does: -3 / 7 is 0, and one window remains."""
+def test_pooling_beyond_the_image_is_its_mean(options, wanted):
+    """Divide the missing pixels by the stride as PaddlePaddle does, in C: -3 / 7 is 0, and a single window remains."""
     image = np.repeat([0.5, 0.75], 8).astype("float32").reshape(1, 1, 4, 4)
     with fresh() as (main, _):
         x = layers.data("x", shape=[1, 4, 4])
@@ -251,7 +251,7 @@ def test_a_second_program_has_parameters_of_other_shapes():
             exe.run(programs[0][0], feed={"x": X})
 
 
-def test_a_model_without_named_feeds_has_those_of_its_reader(tmp_path):
+def test_a_model_without_feeds_uses_reader_names(tmp_path):
     with fresh() as (main, startup):
         reader = layers.py_reader(8, shapes=[(-1, 3), (-1, 1)], dtypes=["float32", "float32"])
         x, label = layers.read_file(reader)
@@ -277,7 +277,7 @@ def test_a_model_of_parameters_has_no_feeds(tmp_path):
         assert feeds == [] and np.array_equal(found, 2 * scope_value("w"))
 
 
-def test_initial_values_may_be_asked_for_on_the_processor():
+def test_init_on_cpu_gives_initial_values():
     from fluid.static.initializer import force_init_on_cpu, init_on_cpu
 
     with fresh() as (_, startup):

@@ -1,4 +1,4 @@
-"""Import lines of programs for Fluid, with `fluid.static` in the place of `paddle.fluid`."""
+"""Import lines of programs for Fluid, with `fluid.static` in place of `paddle.fluid`."""
 
 import importlib
 
@@ -10,7 +10,7 @@ import fluid.static as fluid
 from fluid import errors
 from fluid.static import layers
 
-# `__all__` of the modules in `python/paddle/fluid` of version 1.8, and of `trainer` in 0.15, without what is refused.
+# `__all__` of the modules in `python/paddle/fluid` of version 1.8, and of `trainer` in 0.15, without refused names.
 ORIGINAL = {
     "average": "WeightedAverage",
     "backward": "append_backward gradients",
@@ -85,7 +85,7 @@ ORIGINAL = {
 
 
 @pytest.mark.parametrize("module", ORIGINAL)
-def test_a_module_of_fluid_is_imported_and_has_its_names(module):
+def test_each_fluid_module_has_its_names(module):
     imported = importlib.import_module(f"fluid.static.{module}")
     attribute = fluid
     for part in module.split("."):
@@ -107,7 +107,7 @@ def test_modules_for_small_models_are_refused(line):
         exec(line)
 
 
-def test_a_variable_is_true_and_a_comparison_is_not_asked():
+def test_variables_are_true_and_comparisons_raise():
     with fresh():
         x = layers.data("x", shape=[3])
         assert x and layers.fc(x, size=1)
@@ -137,7 +137,7 @@ def test_predicates_choose_parameters():
         assert {v.name for v in main.list_vars() if fluid.io.is_persistable(v)} == names | {"counter"}
 
 
-def test_a_predicate_without_variables_loads_nothing_and_says_so(tmp_path):
+def test_load_vars_without_matches_warns(tmp_path):
     with fresh() as (main, startup):
         layers.fc(layers.data("x", shape=[3]), size=2)
         exe = fluid.Executor(fluid.CPUPlace())

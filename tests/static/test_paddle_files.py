@@ -1,4 +1,4 @@
-"""Files that the original wrote, loaded by an Executor."""
+"""Files of PaddlePaddle, loaded by an Executor."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ import fluid.static as fluid
 
 
 def lenet():
-    """The net whose parameters were saved, written down anew."""
+    """Rebuild the net of the saved parameters."""
     image = fluid.layers.data("img", shape=[1, 12, 12])
     x = fluid.nets.simple_img_conv_pool(image, num_filters=4, filter_size=3, pool_size=2, pool_stride=2, act="relu")
     x = fluid.layers.batch_norm(x)
@@ -28,7 +28,7 @@ def recorded():
 
 
 @pytest.mark.parametrize("load", [fluid.io.load_params, fluid.io.load_persistables, fluid.io.load_vars])
-def test_parameters(load):
+def test_loaded_parameters_reproduce_recorded_predictions(load):
     images, wanted = recorded()
     with fresh() as (main, _):
         prediction = lenet()
@@ -50,7 +50,7 @@ def test_an_inference_model():
         assert targets[0].shape == (-1, 10)
 
 
-def test_a_loaded_model_replaces_what_the_scope_has():
+def test_a_loaded_model_replaces_scope_values():
     images, wanted = recorded()
     with fresh() as (_, startup):
         lenet()
@@ -62,7 +62,7 @@ def test_a_loaded_model_replaces_what_the_scope_has():
 
 
 def with_counter(folder, count):
-    """Copy a folder of the original, with the counter of steps that its schedules of learning rates save beside."""
+    """Copy a folder of PaddlePaddle, and add the step counter that its learning rate schedules save."""
     for file in (FOLDER / "lenet" / "persistables").iterdir():
         shutil.copy(file, folder)
     description = b"\x08\x03\x10\x01"  # int64 [1]
@@ -74,7 +74,7 @@ def with_counter(folder, count):
 @pytest.mark.parametrize(
     ("load", "count"), [("load_params", -1), ("load_persistables", 7), ("load_vars", 7), ("predicate", 7)]
 )
-def test_the_counter_of_a_schedule_goes_on(load, count, tmp_path):
+def test_a_schedule_continues_from_the_loaded_counter(load, count, tmp_path):
     folder = with_counter(tmp_path, 7)
     with fresh() as (main, startup):
         loss = fluid.layers.mean(fluid.layers.cross_entropy(lenet(), fluid.layers.data("label", [1], dtype="int64")))
@@ -92,7 +92,7 @@ def test_the_counter_of_a_schedule_goes_on(load, count, tmp_path):
         assert found == pytest.approx(0.5 * 0.5 ** (count + 1))
 
 
-def test_the_rate_of_an_optimizer_is_loaded_and_its_state_not(caplog):
+def test_loading_restores_the_rate_not_optimizer_state(caplog):
     with fresh() as (main, startup):
         loss = fluid.layers.mean(fluid.layers.cross_entropy(lenet(), fluid.layers.data("label", [1], dtype="int64")))
         fluid.optimizer.Momentum(0.5, 0.9).minimize(loss)
@@ -107,7 +107,7 @@ def test_the_rate_of_an_optimizer_is_loaded_and_its_state_not(caplog):
         assert scope_value("learning_rate_0") != 0.5 and "optimizer states are not loaded" in caplog.text
 
 
-def test_a_folder_that_lacks_variables_is_an_error_that_lists_them(tmp_path):
+def test_missing_variables_in_a_folder_are_listed(tmp_path):
     with fresh() as (main, startup):
         x = fluid.layers.data("x", shape=[3])
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""The recorded programs of the original, written down and run by an Executor, give the original's numbers."""
+"""Recorded programs of PaddlePaddle, run by an Executor: results equal the recorded numbers."""
 
 import golden_cases
 import jax
@@ -11,12 +11,12 @@ import fluid.static as fluid
 from fluid import errors
 
 BY_ID = {case.id: case for case in cases()}
-# Objects of 1.8, which are made inside a program function.
+# Classes of 1.8, which are created inside a program function.
 CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.TrainingHelper"}
 
 
 def runnable():
-    """One parameter for each case that can run; marked soak are those that call nothing that none before them calls."""
+    """Return a parameter for each runnable case; cases that call only functions of earlier cases are marked soak."""
     seen = set()
     for id, case in BY_ID.items():
         if CELLS & case.needs() or id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
@@ -32,9 +32,9 @@ def full_precision():
         yield
 
 
-@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # the original updates some sparse tables densely
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # PaddlePaddle updates some sparse tables densely
 @pytest.mark.parametrize("id", list(runnable()))
-def test_numbers(id, monkeypatch):
+def test_recorded_programs_give_the_recorded_numbers(id, monkeypatch):
     monkeypatch.setattr(golden_cases, "fluid", fluid)
     case = BY_ID[id]
     with fresh() as (main, startup):

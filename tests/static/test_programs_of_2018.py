@@ -1,4 +1,4 @@
-"""Programs of the kinds that people wrote in 2018, as they wrote them, with the import changed."""
+"""Typical programs of 2018, unchanged except for the import."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ random = np.random.default_rng(0)
 
 
 def test_digits_with_an_executor(in_tmp):
-    """A convolutional net: trained, tested by a clone, saved for inference, loaded into another scope."""
+    """Train a convolutional net, test a clone, save the net for inference, and load it into another scope."""
 
     def convolutional_neural_network(img):
         pool_1 = fluid.nets.simple_img_conv_pool(
@@ -69,7 +69,7 @@ def test_digits_with_an_executor(in_tmp):
 
 
 def semantic_roles(fluid):
-    """Words and marks through a stack of recurrences that go to and fro, and a CRF."""
+    """Build words and marks through a stack of alternating recurrences, and a CRF."""
     word = fluid.layers.data(name="word_data", shape=[1], dtype="int64", lod_level=1)
     mark = fluid.layers.data(name="mark_data", shape=[1], dtype="int64", lod_level=1)
     target = fluid.layers.data(name="target", shape=[1], dtype="int64", lod_level=1)
@@ -94,7 +94,7 @@ def semantic_roles(fluid):
 
 
 def sentences(count, seed):
-    """A feed of sentences: words, which of them is the verb, and labels that follow from both."""
+    """Return a feed of sentences: words, the index of the verb, and labels that depend on both."""
     lengths = np.random.default_rng(seed).integers(2, 6, count).tolist()
     total = sum(lengths)
     words = np.random.default_rng(seed + 1).integers(0, 20, (total, 1))
@@ -109,7 +109,7 @@ def test_semantic_roles_with_a_crf():
     assert losses[-1] < losses[0]
 
 
-def test_the_table_of_pretrained_words_is_set_before_training():
+def test_pretrained_embeddings_are_set_before_training():
     table = random.normal(size=(20, 6)).astype("float32")
     with fresh():
         avg_cost, crf_decode = semantic_roles(fluid)
@@ -133,7 +133,7 @@ def test_the_table_of_pretrained_words_is_set_before_training():
 
 
 def encoder_decoder(fluid):
-    """The training of chapter 8: an encoder, and a decoder in a DynamicRNN."""
+    """Build the training of chapter 8: an encoder, and a decoder in a DynamicRNN."""
     src_word_id = fluid.layers.data(name="src_word_id", shape=[1], dtype="int64", lod_level=1)
     src_embedding = fluid.layers.embedding(
         input=src_word_id, size=[11, 6], dtype="float32", is_sparse=True, param_attr=fluid.ParamAttr(name="vemb")
@@ -177,7 +177,7 @@ def test_training_of_a_translation():
 
 
 def test_a_rate_by_switch():
-    """Steps of a rate that the program chooses by blocks, beside the same net by hand in NumPy."""
+    """Compare steps of a rate from blocks of the program with the net by hand in NumPy."""
     x = random.normal(size=(8, 3)).astype("float32")
     y = random.normal(size=(8, 1)).astype("float32")
     boundaries = [2, 4]
@@ -240,7 +240,7 @@ def test_schedules_are_variables(make):
 
 
 def detector(fluid):
-    """A small SSD: two feature maps, priors, the loss."""
+    """Build a small SSD: two feature maps, priors, the loss."""
     image = fluid.layers.data(name="image", shape=[3, 32, 32], dtype="float32")
     gt_box = fluid.layers.data(name="gt_box", shape=[4], dtype="float32", lod_level=1)
     gt_label = fluid.layers.data(name="gt_label", shape=[1], dtype="int32", lod_level=1)
@@ -340,7 +340,7 @@ def regression(fluid):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_parallel_executors_give_the_numbers_of_one(compiled):
+def test_parallel_executors_match_a_single_executor(compiled):
     feeds = [{"x": random.normal(size=(8, 3)).astype("float32"), "y": np.ones((8, 1), "float32")} for _ in range(3)]
     wanted = train_both(regression, feeds)
     with fresh() as (main, startup):
@@ -367,7 +367,7 @@ def test_parallel_executors_give_the_numbers_of_one(compiled):
 
 
 def test_two_programs_share_parameters():
-    """A word vector that two tasks train in turn, as two programs over one scope."""
+    """Train a word vector in turn by two tasks, as two programs over a scope."""
     main_a = fluid.Program()
     main_b = fluid.Program()
     startup = fluid.Program()

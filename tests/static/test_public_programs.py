@@ -1,4 +1,4 @@
-"""Habits of public programs of 2018 and 2019: copies between programs, parameters of GANs, in-place shapes, names."""
+"""Idioms of public programs of 2018 and 2019: copies between programs, GAN parameters, in-place shapes, names."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_assigning_a_value_of_another_program_is_refused():
             fluid.layers.assign(np.array([2.0], "float32"), output=total)
 
 
-def test_a_state_may_be_assigned_before_it_is_read():
+def test_a_state_assigned_before_reading_is_used():
     with fresh() as (main, startup):
         order = fluid.layers.create_global_var(shape=[3], value=0, dtype="int32", persistable=True, name="order")
         order = fluid.layers.assign(np.array([2, 0, 1], "int32"), order)

@@ -1,4 +1,4 @@
-"""Programs of Fluid that say that they train on several machines."""
+"""Programs of Fluid that declare training on several machines."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SCRIPT = transpiled_program.__file__
 
 
 @pytest.mark.slow
-def test_two_trainers_train_what_one_does(tmp_path):
+def test_two_trainers_match_a_single_trainer(tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     for folder in (alone, together):
         folder.mkdir()
@@ -33,7 +33,7 @@ def test_two_trainers_train_what_one_does(tmp_path):
         np.testing.assert_allclose(after[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_feeds_are_put_together_bit_for_bit():
+def test_feeds_of_processes_are_joined_exactly():
     feed = {
         "ids": np.array([[2**40], [-1]]),
         "rows": fluid.create_lod_tensor(np.float16([[1.5], [2.5], [3.5]]), [[2, 1]]),
@@ -56,7 +56,7 @@ def collective(trainers, **options):
     return transpiler.get_trainer_program()
 
 
-def test_a_program_alone_is_told_how_to_start():
+def test_an_unlaunched_program_names_the_launch_command():
     with fresh() as (main, _):
         with pytest.raises(errors.DistributedError, match="launch --processes 2"):
             collective("10.0.0.1:6174,10.0.0.2:6174", current_endpoint="10.0.0.1:6174")

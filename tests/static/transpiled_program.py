@@ -1,6 +1,6 @@
-"""A program of 2019 that trains on several machines: `transpiled_program.py FOLDER` writes losses and weights.
+"""Program of 2019 that trains on several machines: `transpiled_program.py FOLDER` writes losses and weights.
 
-Of each minibatch, a trainer feeds its own rows: as many more as its number is larger.
+A trainer feeds its part of each minibatch; trainers with larger numbers feed more rows.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The rate finder: what it restores, what it finds, and how it plots."""
+"""The learning rate finder: restored state, found losses, suggestions and plots."""
 
 import struct
 
@@ -39,7 +39,7 @@ def assert_equal(found, wanted):
     assert all(found[n].tobytes() == v.tobytes() and found[n].dtype == v.dtype for n, v in wanted.items())
 
 
-def test_a_rate_finder_restores_everything_bit_for_bit():
+def test_rate_finder_restores_all_state_bit_for_bit():
     ema = fluid.optimizer.ExponentialMovingAverage(0.9)
     trainers = [fluid.Trainer(program, ema.track(fluid.optimizer.Adam(0.1))) for _ in range(2)]
     readers = [data(), data()]
@@ -50,13 +50,13 @@ def test_a_rate_finder_restores_everything_bit_for_bit():
     sweep = fluid.find_learning_rate(trainers[0], readers[0], steps=30)
     assert len(sweep.rates) > 10
     assert_equal(arrays_of(trainers[0]), before)
-    for trainer, reader in zip(trainers, readers, strict=True):  # and training goes on as if nothing had been
+    for trainer, reader in zip(trainers, readers, strict=True):  # and training continues as without a sweep
         trainer.train(reader, 1)
     assert_equal(arrays_of(trainers[0]), arrays_of(trainers[1]))
     assert len(trainers[0].session.compilations) == len(trainers[1].session.compilations) == 1
 
 
-def test_everything_is_restored_after_an_error():
+def test_all_state_is_restored_after_an_error():
     trainer = fluid.Trainer(linear, fluid.optimizer.SGD(0.1))
     before = arrays_of(trainer)
     broken = [[(x, y) for x, y in zip(X[:4], Y[:4], strict=True)], [(X[0],)]]
@@ -66,7 +66,7 @@ def test_everything_is_restored_after_an_error():
     assert trainer.learning_rate == np.float32(0.1)
 
 
-def test_the_losses_are_those_of_gradient_descent_at_growing_rates():
+def test_losses_equal_gradient_descent_at_growing_rates():
     trainer = fluid.Trainer(linear, fluid.optimizer.SGD(0.1))
     weight, bias = np.asarray(trainer.params["fc_0.w_0"], "float64"), np.zeros(1)
     sweep = fluid.find_learning_rate(trainer, [(X, Y)], start=1e-3, end=1.0, steps=40)
@@ -83,12 +83,12 @@ def test_the_losses_are_those_of_gradient_descent_at_growing_rates():
     assert 1e-3 < sweep.suggestion < limit
 
 
-def test_it_ends_early_where_the_loss_grows():
+def test_sweep_ends_early_when_the_loss_grows():
     sweep = fluid.find_learning_rate(linear, data(), fluid.optimizer.SGD(0.1), start=1e-4, end=1e6, steps=200)
     assert len(sweep.rates) == len(sweep.losses) < 200 and sweep.losses[-1] > sweep.losses.min()
 
 
-def test_an_infinite_loss_ends_it_and_is_no_suggestion():
+def test_infinite_loss_ends_sweep_and_is_not_suggested():
     sweep = fluid.find_learning_rate(linear, data(), fluid.optimizer.SGD(0.1), start=1.0, end=1e30, steps=20)
     assert len(sweep.losses) < 20 and (sweep.suggestion is None or sweep.suggestion < 1e3)
     assert len(sweep.smoothed) == np.isfinite(sweep.losses).sum()
@@ -104,11 +104,11 @@ def test_the_suggestion_is_where_the_loss_falls_fastest():
 
 
 @pytest.mark.parametrize("losses", [np.linspace(1, 2, 30), np.ones(30), np.full(30, np.nan), np.ones(1)])
-def test_where_nothing_falls_nothing_is_suggested(losses):
+def test_loss_without_fall_suggests_no_rate(losses):
     assert RateSweep(np.geomspace(1e-3, 1, len(losses)), losses).suggestion is None
 
 
-def test_a_rate_finder_that_plots(tmp_path):
+def test_rate_finder_plots_losses_on_log_scale(tmp_path):
     sweep = fluid.find_learning_rate(linear, data(), fluid.optimizer.SGD(0.1), steps=50)
     figure = sweep.plot(tmp_path / "rates.png")
     header = (tmp_path / "rates.png").read_bytes()[:24]
@@ -119,7 +119,7 @@ def test_a_rate_finder_that_plots(tmp_path):
     assert len(RateSweep(np.ones(3), np.ones(3)).plot().axes[0].lines) == 2
 
 
-def test_one_of_several_rates():
+def test_chosen_rate_of_several_is_swept_alone():
     def two():
         loss = linear()
         fluid.optimizer.SGD(0.4).minimize(loss, parameter_list=["fc_0.w_0"])
@@ -141,17 +141,17 @@ def test_one_of_several_rates():
 @pytest.mark.parametrize(
     "arguments", [{"start": 0.0}, {"start": 1.0, "end": 0.1}, {"steps": 1}, {"diverged": 1.0}, {"end": float("inf")}]
 )
-def test_arguments_that_make_no_sense(arguments):
+def test_wrong_arguments_raise_argument_error(arguments):
     with pytest.raises(errors.ArgumentError, match="expected"):
         fluid.find_learning_rate(linear, data(), fluid.optimizer.SGD(0.1), **arguments)
 
 
-def test_a_bare_optax_transformation_is_told_what_to_write():
+def test_bare_optax_transformation_raises_with_the_class():
     with pytest.raises(errors.UnknownNameError, match="class Mine"):
         fluid.find_learning_rate(linear, data(), optax.sgd(0.1))
 
 
-def test_sequences_are_padded_in_training_as_without_a_sweep():
+def test_sweep_does_not_change_padding_in_training():
     def words():
         ids = layers.data("ids", shape=[1], dtype="int64", lod_level=1)
         return layers.mean(layers.sequence_pool(layers.embedding(ids, [9, 2]), "sum"))

@@ -29,13 +29,13 @@ def program(dropout=0.5):
 
 
 def line():
-    """A program that compiles quickly."""
+    """Build a program that compiles quickly."""
     x, y = fluid.layers.data("x", shape=[6]), fluid.layers.data("y", shape=[1])
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
 
 
 def reader(seed=0, batch_size=16):
-    """Minibatches of 16, 16 and 12, if nothing else is said."""
+    """Return a reader; by default its minibatches have 16, 16 and 12 rows."""
     return fluid.reader.arrays(DATA, batch_size=batch_size, shuffle=True, seed=seed)
 
 
@@ -57,7 +57,7 @@ def same_bits(first, second):
 
 
 class Off(fluid.metrics.MetricBase):
-    """How far a guess is off, at most."""
+    """A metric with the largest absolute error of a guess."""
 
     def reset(self):
         self.most = 0.0
@@ -71,7 +71,7 @@ class Off(fluid.metrics.MetricBase):
 
 @pytest.fixture(scope="module")
 def trained():
-    """A population of two, and what its events have shown."""
+    """Return a trained population of two members, and its events."""
     vary = {"learning_rate": RATES, "dropout": DROPOUTS}
     population = fluid.Population(program, fluid.optimizer.Adam(), seeds=SEEDS, vary=vary)
     events = []
@@ -81,7 +81,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def alone():
-    """The same trainings, one by one."""
+    """Return a separate Trainer for each member of `trained`."""
     trainers = []
     for seed, rate, dropout in zip(SEEDS, RATES, DROPOUTS, strict=True):
         trainer = fluid.Trainer(functools.partial(program, dropout), fluid.optimizer.Adam(rate), seed=seed)
@@ -90,7 +90,7 @@ def alone():
     return trainers
 
 
-def test_each_member_is_what_a_trainer_alone_makes_of_it(trained, alone):
+def test_each_member_equals_its_separate_trainer(trained, alone):
     population, _ = trained
     assert len(population) == 2
     for member, trainer in enumerate(alone):
@@ -100,7 +100,7 @@ def test_each_member_is_what_a_trainer_alone_makes_of_it(trained, alone):
             np.testing.assert_allclose(of_member, trainer.history[column], rtol=1e-5)
 
 
-def test_metrics_of_events_and_tests_have_a_number_for_each_member(trained, alone):
+def test_metrics_have_a_number_for_each_member(trained, alone):
     population, events = trained
     steps = [event for event in events if isinstance(event, fluid.EndStepEvent)]
     assert [(event.metrics["loss"].shape, event.examples) for event in steps] == 4 * [((2,), 22)]
@@ -120,7 +120,7 @@ def test_metrics_of_events_and_tests_have_a_number_for_each_member(trained, alon
     assert [results[0].shape for results in population.predict(in_order, fetch="guess")] == 2 * [(2, 22, 1)]
 
 
-def test_an_ensemble_gives_the_mean_of_its_members_and_what_each_computes(trained):
+def test_ensemble_returns_the_mean_or_each_member(trained):
     population, _ = trained
     each = [fluid.Inferencer(body, params=member).infer({"x": X[:5]})[0] for member in population]
     mean = fluid.Inferencer(body, params=population)
@@ -140,7 +140,7 @@ def test_an_ensemble_gives_the_mean_of_its_members_and_what_each_computes(traine
         fluid.Inferencer(body, params=population, rename={"a": "b"})
 
 
-def test_a_member_starts_a_trainer_and_all_members_start_from_one(trained):
+def test_members_and_trainers_exchange_starting_parameters(trained):
     population, _ = trained
     trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), params=population[1])
     same_bits(population[1], trainer.params)
@@ -157,7 +157,7 @@ def test_a_member_starts_a_trainer_and_all_members_start_from_one(trained):
 
 
 def rated(size=3, **settings):
-    """A population whose first member learns nothing, and stops to become better at once."""
+    """Return a population whose first member has a rate of 0, so its test loss never improves."""
     vary = {"learning_rate": [0.0, 0.02, 0.2][:size]}
     return fluid.Population(line, fluid.optimizer.SGD(), seeds=[1] * size, vary=vary, **settings)
 
@@ -166,7 +166,7 @@ def stopping():
     return fluid.handlers.EarlyStopping("test_loss", patience=2, min_delta=0.02)
 
 
-def test_members_stop_early_by_themselves_as_they_would_alone():
+def test_members_stop_early_like_separate_trainers():
     population, handler = rated(), stopping()
     active = []
 
@@ -184,7 +184,7 @@ def test_members_stop_early_by_themselves_as_they_would_alone():
     assert len(population.history["epoch"]) == max(epochs) < 60 and len(set(epochs)) == 3
     for member, trainer in enumerate(trainers):
         equal(population, member, trainer)
-        for column in ("loss", "test_loss"):  # the last minibatches are smaller, and weigh less
+        for column in ("loss", "test_loss"):  # the last minibatches are smaller and have a smaller weight
             of_member = [values[member] for values in population.history[column]][: epochs[member]]
             np.testing.assert_allclose(of_member, trainer.history[column], rtol=1e-5)
     assert not population.active.any() and handler.best.shape == (3,)
@@ -193,7 +193,7 @@ def test_members_stop_early_by_themselves_as_they_would_alone():
 
 
 class Break(fluid.Handler):
-    """Ends a training after so many steps by an error: nothing is saved then, as nothing is when it is killed."""
+    """A handler that raises an error after `done` steps; like a kill, the error saves no checkpoint."""
 
     def __init__(self, done):
         self._done = done
@@ -203,16 +203,16 @@ class Break(fluid.Handler):
             raise ZeroDivisionError
 
 
-def test_a_population_that_is_broken_off_ends_with_the_bits_of_one_that_is_not(in_tmp):
+def test_aborted_population_resumes_to_the_same_bits(in_tmp):
     def run(folder, *handlers):
         population = rated(checkpoint_config=fluid.CheckpointConfig(folder, step_interval=4))
         population.train(reader(), 6, handlers=[stopping(), *handlers], test_reader=TESTED)
         return population
 
     whole = run("whole")
-    assert not whole.active[0] and whole.active.any()  # after three epochs, and so before it is broken off
+    assert not whole.active[0] and whole.active.any()  # member 0 stops after three epochs, before the abort
     with pytest.raises(ZeroDivisionError):
-        run("broken", Break(14))  # its last checkpoint is that of step 12
+        run("broken", Break(14))  # the last checkpoint is of step 12
     resumed = run("broken")
     same_bits(resumed.session.state(), whole.session.state())
     assert [v.tolist() for v in resumed.history["test_loss"]] == [v.tolist() for v in whole.history["test_loss"]]
@@ -224,7 +224,7 @@ def test_a_population_that_is_broken_off_ends_with_the_bits_of_one_that_is_not(i
         fluid.Population(line, fluid.optimizer.SGD(), seeds=[1] * 3, vary=other, checkpoint_config=config)
 
 
-def test_a_member_that_is_lost_is_named_and_the_others_are_saved(in_tmp):
+def test_lost_member_is_named_and_the_rest_saved(in_tmp):
     vary = {"learning_rate": [0.01, 1e30]}
     config = fluid.CheckpointConfig("here", epoch_interval=1)
     population = fluid.Population(line, fluid.optimizer.SGD(), vary=vary, checkpoint_config=config)
@@ -243,7 +243,7 @@ def text():
     return fluid.layers.mean(fluid.layers.fc(fluid.layers.sequence_pool(rows, "sum"), size=1))
 
 
-def test_members_may_read_minibatches_of_their_own():
+def test_members_read_separate_minibatches():
     population = fluid.Population(line, fluid.optimizer.Momentum(0.05), seeds=SEEDS)
     population.train(fluid.Population.separate([reader(5), reader(6)]), num_epochs=2)
     for member, seed in enumerate((5, 6)):
@@ -277,7 +277,7 @@ def looked_up(penalty=0.0):
 @pytest.mark.parametrize(
     ("make", "name", "values"),
     [
-        # A schedule is multiplied, a number replaced; both where tables are updated by rows.
+        # A schedule is multiplied and a number is replaced; both also with sparse tables.
         pytest.param(
             lambda rate: fluid.optimizer.Adagrad(lambda done: rate / (1 + done)),
             "learning_rate",
@@ -288,10 +288,8 @@ def looked_up(penalty=0.0):
         (lambda alpha: fluid.optimizer.Lookahead(fluid.optimizer.SGD(0.1), alpha=alpha, k=2), "alpha", [0.2, 0.8]),
     ],
 )
-@pytest.mark.filterwarnings(
-    "ignore:Lookahead .* needs tables as a whole"
-)  # that its updates are dense is as it should be
-def test_numbers_of_the_optimizer_differ_and_tables_are_updated_by_rows(make, name, values):
+@pytest.mark.filterwarnings("ignore:Lookahead .* needs tables as a whole")  # dense updates are intended here
+def test_varied_optimizer_numbers_work_with_sparse_tables(make, name, values):
     rng = np.random.default_rng(1)
     data = {"ids": rng.integers(0, 9, (16, 2)), "y": rng.normal(size=(16, 1)).astype("float32")}
     population = fluid.Population(looked_up, make(1.0), vary={name: values, "penalty": [0.5, 0.0]})
@@ -305,7 +303,7 @@ def test_numbers_of_the_optimizer_differ_and_tables_are_updated_by_rows(make, na
 
 
 @pytest.mark.slow
-def test_frozen_parameters_averages_and_sizes_of_gradients_are_those_of_each_member(in_tmp):
+def test_freezing_averages_and_norms_hold_per_member(in_tmp):
     ema = fluid.optimizer.ExponentialMovingAverage(0.5)
 
     def train(make, **settings):
@@ -353,12 +351,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("vary", "error", "said"), WRONG)
-def test_what_varies_nothing_or_cannot_vary_is_refused(vary, error, said):
+def test_wrong_vary_raises_named_error(vary, error, said):
     with pytest.raises(error, match=said):
         fluid.Population(sized, fluid.optimizer.Adam(), size=2, vary=vary)
 
 
-def test_what_a_population_is_not_is_refused(in_tmp):
+def test_unsupported_population_calls_raise_named_errors(in_tmp):
     adam = fluid.optimizer.Adam()
     make = functools.partial(fluid.Population, line, adam)
     for settings, said in [

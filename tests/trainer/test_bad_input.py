@@ -1,4 +1,4 @@
-"""Mistakes: each gives an error that names field, found, expected and fix, and leaves the Scope at the last step."""
+"""Bad input: each error names field, found, expected and fix, and leaves the Scope at the last step."""
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def good():
 
 
 def second_batch(bad):
-    """A reader whose first minibatch is good and whose second is not."""
+    """Return a reader with a good first minibatch and a bad second minibatch."""
     return lambda: iter([good(), bad])
 
 
@@ -65,7 +65,7 @@ def labels(value, dtype="int64"):
         pytest.param(3, ["minibatch"], id="no minibatch at all"),
     ],
 )
-def test_bad_data_in_the_second_batch(trainer, bad, words):
+def test_bad_second_batch_raises_after_the_first_step(trainer, bad, words):
     with pytest.raises((errors.FluidError, KeyError)) as caught:
         trainer.train(second_batch(bad), num_epochs=1)
     text = str(caught.value)
@@ -92,40 +92,40 @@ def test_bad_data_names_the_batch(trainer):
         ({"image": IMAGES, "label": [["a"]] * 8}, errors.FeedTypeError),
     ],
 )
-def test_bad_data_in_a_run(trainer, feed, error):
+def test_bad_run_feed_raises_without_a_step(trainer, feed, error):
     with pytest.raises(error):
         trainer.session.run(feed=feed)
     assert int(trainer.session.scope.step) == 0
 
 
 @pytest.mark.parametrize("empty", [[], lambda: iter(()), lambda: []])
-def test_an_empty_reader(trainer, empty):
+def test_empty_reader_raises_reader_error(trainer, empty):
     with pytest.raises(errors.ReaderError):
         trainer.train(empty)
     with pytest.raises(errors.ReaderError):
         trainer.test(empty)
 
 
-def test_an_exhausted_generator(trainer):
+def test_exhausted_generator_raises_reader_error(trainer):
     once = (good() for _ in range(2))
     with pytest.raises(errors.ReaderError, match="function that returns"):
         trainer.train(once, num_epochs=2)
 
 
 @pytest.mark.parametrize("order, error", [([], ValueError), (["image", "lable"], KeyError), (["image"], ValueError)])
-def test_a_bad_feed_order(trainer, order, error):
+def test_bad_feed_order_raises_before_the_first_step(trainer, order, error):
     with pytest.raises(error):
         trainer.train(lambda: iter([good()]), feed_order=order)
     assert int(trainer.session.scope.step) == 0
 
 
 @pytest.mark.parametrize("epochs", [-1, 1.5, "3", True])
-def test_bad_epochs(trainer, epochs):
+def test_bad_num_epochs_raises_argument_error(trainer, epochs):
     with pytest.raises(errors.ArgumentError, match="num_epochs"):
         trainer.train(lambda: iter([good()]), num_epochs=epochs)
 
 
-def test_no_reader(trainer):
+def test_missing_reader_raises_argument_type_error(trainer):
     with pytest.raises(errors.ArgumentTypeError, match="reader="):
         trainer.train(num_epochs=3)
     with pytest.raises(errors.ArgumentTypeError, match="reader"):
@@ -133,12 +133,12 @@ def test_no_reader(trainer):
 
 
 @pytest.mark.parametrize("optimizer", [0.1, "sgd", fluid.optimizer.SGD, object()])
-def test_an_optimizer_that_is_neither(optimizer):
+def test_wrong_optimizer_raises_argument_type_error(optimizer):
     with pytest.raises(errors.ArgumentTypeError, match="fluid.optimizer"):
         fluid.Trainer(train_program, optimizer)
 
 
-def test_no_optimizer_and_no_program():
+def test_missing_optimizer_or_program_raises_argument_type_error():
     with pytest.raises(errors.ArgumentTypeError, match="optimizer"):
         fluid.Trainer(train_program)
     with pytest.raises(errors.ArgumentTypeError, match="program function"):
@@ -147,7 +147,7 @@ def test_no_optimizer_and_no_program():
         fluid.Trainer(train_program, fluid.optimizer.SGD(0.1), train_func=train_program)
 
 
-def test_a_program_that_returns_nothing():
+def test_program_without_return_raises_program_error():
     def program():
         train_program()
 
@@ -155,7 +155,7 @@ def test_a_program_that_returns_nothing():
         fluid.Trainer(program, fluid.optimizer.SGD(0.1))
 
 
-def test_a_loss_that_is_no_scalar():
+def test_non_scalar_loss_raises_program_error():
     def program():
         image = fluid.layers.data("image", shape=[6])
         return fluid.layers.fc(image, size=3)
@@ -164,7 +164,7 @@ def test_a_loss_that_is_no_scalar():
         fluid.Trainer(program, fluid.optimizer.SGD(0.1))
 
 
-def test_paths_that_hold_nothing_or_something_else(tmp_path, trainer):
+def test_wrong_parameter_path_raises_named_error(tmp_path, trainer):
     with pytest.raises(OSError, match="no parameter file"):
         fluid.Trainer(train_program, fluid.optimizer.SGD(0.1), param_path=tmp_path / "nothing")
     (tmp_path / "text").write_text("hello")
@@ -174,7 +174,7 @@ def test_paths_that_hold_nothing_or_something_else(tmp_path, trainer):
         trainer.save_params(tmp_path / "no" / "where")
 
 
-def test_a_path_that_holds_other_parameters(tmp_path, trainer):
+def test_file_of_other_parameters_raises_parameter_error(tmp_path, trainer):
     def other():
         return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("image", shape=[6]), size=4, name="head"))
 
@@ -188,11 +188,11 @@ def test_a_path_that_holds_other_parameters(tmp_path, trainer):
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU here")
-def test_a_gpu_that_is_not_there():
+def test_absent_gpu_raises_device_error():
     with pytest.raises(errors.DeviceError, match=r"CUDAPlace.*place=None"):
         fluid.Trainer(train_program, fluid.optimizer.SGD(0.1), place=fluid.CUDAPlace(0))
 
 
-def test_an_inferencer_without_parameters():
+def test_inferencer_without_parameters_raises_argument_type_error():
     with pytest.raises(errors.ArgumentTypeError, match="param_path"):
         fluid.Inferencer(train_program)

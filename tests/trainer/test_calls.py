@@ -1,4 +1,4 @@
-"""Calls of train: what they minimise, what they continue, and that none does nothing without a word."""
+"""Calls of train: the minimised loss, the continued position, and a message if there is nothing to train."""
 
 import logging
 import signal
@@ -22,7 +22,7 @@ def places(seen):
 
 
 def interrupted_after(mine, count, reader, num_epochs=3, seen=None, **settings):
-    """Train until Ctrl-C arrives in some step."""
+    """Train until SIGINT arrives after `count` steps."""
     with pytest.raises(KeyboardInterrupt):
         mine.train(
             reader,
@@ -32,7 +32,7 @@ def interrupted_after(mine, count, reader, num_epochs=3, seen=None, **settings):
         )
 
 
-def test_the_output_named_loss_is_the_loss_wherever_it_stands():
+def test_output_named_loss_is_minimised_at_any_position():
     def accuracy_first():
         found = program()
         return {"error": layers.identity(found["loss"], name="shown") * 1, "loss": found["loss"]}
@@ -44,7 +44,7 @@ def test_the_output_named_loss_is_the_loss_wherever_it_stands():
     np.testing.assert_array_equal(mine.params["fc_0.w_0"], other.params["fc_0.w_0"])
 
 
-def test_two_rules_for_one_program_are_refused():
+def test_second_optimizer_for_a_minimising_program_raises():
     def minimising():
         loss = small()["loss"]
         fluid.optimizer.SGD(0.1).minimize(loss)
@@ -64,14 +64,14 @@ def poisoned(at):
 
 
 @pytest.mark.parametrize("at", [0, 5])
-def test_a_loss_that_is_not_finite_is_told_once(at):
+def test_nonfinite_loss_is_warned_of_once(at):
     noticed = pytest.warns(errors.FluidWarning, match=f"feed 'x', sample 0, batch {at}: found NaN")
     with pytest.warns(errors.FluidWarning, match=r"the loss is nan in step \d+ .*TerminateOnNaN") as caught, noticed:
         trainer(function=small).train(poisoned(at), num_epochs=4)
     assert len(caught) == 1 and caught[0].filename == __file__
 
 
-def test_looking_never_trains():
+def test_run_in_default_mode_never_trains():
     mine = trainer()
     before = state(mine)
     batch = {"x": X[:8], "y": Y[:8]}
@@ -87,7 +87,7 @@ def test_looking_never_trains():
 
 
 class TestAfterAnInterruption:
-    def test_fewer_epochs_than_are_done_say_so_and_change_nothing(self, caplog):
+    def test_fewer_epochs_than_done_train_nothing_with_message(self, caplog):
         mine, reader, seen = trainer(), arrays(), []
         interrupted_after(mine, 15, reader)
         assert "interrupted after 2 epochs and 3 steps; the next train() with the same reader" in caplog.text
@@ -109,7 +109,7 @@ class TestAfterAnInterruption:
         assert places(seen) == [(0, i) for i in range(6)]
         assert "is given up" in caplog.text and "resume=True" in caplog.text
 
-    def test_resume_continues_with_another_reader_of_the_same_data(self):
+    def test_resume_true_continues_with_an_equal_reader(self):
         mine, whole, seen = trainer(), trainer(), []
         interrupted_after(mine, 8, arrays())
         mine.train(arrays(), 2, event_handler=steps(seen), resume=True)
@@ -132,7 +132,7 @@ class TestAfterAnInterruption:
 
 
 class TestRunAgain:
-    """A program with checkpoints makes the same calls again; these are recognised by their number and their epochs."""
+    """Reruns of a script with checkpoints, whose train calls are recognised by their number and their epochs."""
 
     def run(self, folder, *epochs, resume=None):
         mine, seen = trainer(folder), []
@@ -146,7 +146,7 @@ class TestRunAgain:
         assert not seen and "call 0 of train(), of 1 epochs, was done before" in caplog.text
         assert_equal(state(again), state(first))
 
-    def test_the_last_call_goes_on_when_it_asks_for_more(self, tmp_path):
+    def test_last_call_with_more_epochs_continues(self, tmp_path):
         self.run(tmp_path, 1, 2)
         _, seen = self.run(tmp_path, 1, 3)
         assert places(seen) == [(2, i) for i in range(6)]
@@ -166,7 +166,7 @@ class TestRunAgain:
         with pytest.raises(errors.ArgumentError, match="nothing to continue in"):
             trainer(tmp_path).train(arrays(), resume=True)
 
-    def test_an_interruption_says_what_is_saved(self, tmp_path, caplog):
+    def test_interruption_names_the_saved_checkpoint(self, tmp_path, caplog):
         interrupted_after(trainer(tmp_path), 8, arrays())
         assert f"saved as checkpoint 8 in '{tmp_path}'" in caplog.text and "when run again" in caplog.text
         _, seen = self.run(tmp_path, 2)
@@ -191,14 +191,14 @@ class TestRunAgain:
             ),
         ],
     )
-    def test_another_rate_is_told(self, before, now, said, tmp_path, caplog):
+    def test_changed_rate_is_logged(self, before, now, said, tmp_path, caplog):
         trainer(tmp_path, small, before).train(arrays())
         trainer(tmp_path, small, before)
         assert "the optimizer was" not in caplog.text
         trainer(tmp_path, small, now)
         assert "the optimizer was" in caplog.text and said in caplog.text
 
-    def test_checkpoints_of_earlier_versions_tell_nothing_of_calls(self, tmp_path, monkeypatch):
+    def test_checkpoint_without_call_records_accepts_other_epochs(self, tmp_path, monkeypatch):
         from fluid.trainer.resume import Progress
 
         written = Progress.snapshot
@@ -219,7 +219,7 @@ def test_parameters_are_read_by_another_thread_while_training(tmp_path):
         try:
             while not stop.is_set():
                 found = mine.params
-                # Both are of one step: their sum of squares is that of a state that training went through.
+                # Reading, saving and running must not fail while the training thread donates the buffers.
                 read.append({n: np.asarray(v) for n, v in found.items()})
                 mine.save_params(tmp_path / "now.params")
                 mine.run({"x": X[:8], "y": Y[:8]})
@@ -237,7 +237,7 @@ def test_parameters_are_read_by_another_thread_while_training(tmp_path):
 
 
 @pytest.mark.parametrize(("slow", "order"), [(float("inf"), ["read", "end"]), (0.0, ["end", "read"])])
-def test_the_end_of_a_step_does_not_wait_for_a_slow_reader(slow, order, monkeypatch):
+def test_step_end_does_not_wait_for_slow_reader(slow, order, monkeypatch):
     monkeypatch.setattr(loop, "_SLOW", slow)
     happened = []
 
@@ -264,7 +264,7 @@ def test_stop_loses_no_minibatch_of_an_iterator():
     assert len(seen) == 2 + 3
 
 
-def test_a_generator_of_the_users_own_is_not_closed():
+def test_users_generator_is_not_closed_by_stop():
     closed = []
 
     def read():

@@ -1,4 +1,4 @@
-"""Nets that cannot learn are warned of, and no others; `tests/mistakes/nets.py` has those that are warned of."""
+"""Nets that can learn: no warning; `tests/mistakes/nets.py` has the nets that cannot learn and are warned of."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def regression(hidden):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
-def test_accuracy_of_one_column_is_computed_at_a_half(dtype):
+def test_single_column_accuracy_uses_threshold_0_5(dtype):
     def program():
         p = layers.data("p", shape=[1])
         label = layers.cast(layers.data("label", shape=[1], dtype=dtype), "int64")
@@ -35,7 +35,7 @@ def test_accuracy_of_one_column_is_computed_at_a_half(dtype):
         assert float(session.run(feed=feed)[0]) == 0.75
 
 
-def test_accuracy_of_one_column_of_a_sequence_counts_its_steps():
+def test_single_column_sequence_accuracy_counts_steps():
     def program():
         p = layers.data("p", shape=[1], lod_level=1)
         return layers.accuracy(p, layers.data("label", shape=[1], dtype="int64", lod_level=1))
@@ -46,7 +46,7 @@ def test_accuracy_of_one_column_of_a_sequence_counts_its_steps():
 
 
 @pytest.mark.parametrize("labels", [[0, 1], [0.05, 0.95], [-100, 1], [True, False], [1.0000001, -1e-7]])
-def test_labels_between_0_and_1_and_the_ignored_one_are_trained_on(labels):
+def test_labels_from_0_to_1_or_ignored_train(labels):
     def program():
         return layers.mean(layers.sigmoid_cross_entropy_with_logits(logit(), layers.data("label", shape=[1])))
 
@@ -65,7 +65,7 @@ def test_other_labels_are_refused_with_the_sample(loss, label):
         trainer(program).train([{"x": np.ones((2, 4)), "label": np.array([[0.0], [label]])}], num_epochs=1)
 
 
-def test_no_label_is_needed_for_a_loss_over_what_a_sigmoid_of_the_program_returns():
+def test_computed_sigmoid_target_is_not_checked_as_label():
     def program():
         target = layers.sigmoid(layers.data("label", shape=[1]))
         return layers.mean(layers.sigmoid_cross_entropy_with_logits(logit(), target))
@@ -73,7 +73,7 @@ def test_no_label_is_needed_for_a_loss_over_what_a_sigmoid_of_the_program_return
     trainer(program).train([{"x": np.ones((2, 4)), "label": np.array([[0.0], [-5.0]])}], num_epochs=1)
 
 
-def test_layers_that_can_be_read_are_not_called_unused():
+def test_observable_layers_are_not_warned_as_unused():
     def named():
         x = layers.data("x", shape=[4])
         layers.identity(layers.fc(x, size=2), name="features")
@@ -103,7 +103,7 @@ def test_layers_that_can_be_read_are_not_called_unused():
         trainer(program)
 
 
-def test_a_layer_that_another_program_trains_is_not_called_unused():
+def test_layer_trained_by_another_program_is_not_unused():
     def net():
         x = layers.data("x", shape=[4])
         return layers.fc(x, size=1), layers.fc(x, size=1)
@@ -123,7 +123,7 @@ def test_a_layer_that_another_program_trains_is_not_called_unused():
         fluid.Session(left).close()
 
 
-def test_a_sum_of_losses_and_losses_that_a_dict_only_shows_are_no_mistake():
+def test_summed_and_shown_losses_are_not_warned_of():
     def total():
         x = layers.data("x", shape=[4])
         a, b = regression(x), layers.mean(layers.square(layers.fc(x, size=1)))
@@ -163,7 +163,7 @@ def test_entropies_and_comparisons_with_itself_are_no_mistake():
     fluid.Session(program).close()
 
 
-def test_one_row_is_no_mistake_where_the_moving_averages_are_used():
+def test_single_row_with_moving_averages_is_accepted():
     def program():
         return regression(layers.batch_norm(layers.data("x", shape=[4]), is_test=True))
 
@@ -182,11 +182,11 @@ def test_one_row_is_no_mistake_where_the_moving_averages_are_used():
     ],
     ids=["straight through", "beside a slope", "a comparison chooses"],
 )
-def test_a_gradient_beside_a_step_is_not_warned_of(hidden):
+def test_gradient_beside_step_function_is_not_warned_of(hidden):
     trainer(lambda: regression(hidden(layers.fc(layers.data("x", shape=[4]), size=3))))
 
 
-def test_a_net_that_only_stop_gradient_cuts_off_is_not_warned_of():
+def test_explicit_stop_gradient_is_not_warned_of():
     trainer(lambda: regression(jax.lax.stop_gradient(layers.fc(layers.data("x", shape=[4]), size=3))))
 
 
@@ -209,7 +209,7 @@ def tags():
         lambda x, y: layers.margin_rank_loss(layers.data("z", shape=[3]), layers.sigmoid(x), layers.tanh(x)),
     ],
 )
-def test_logarithms_that_a_softmax_undoes_and_bounded_scores_with_a_margin_are_no_mistake(loss):
+def test_valid_logarithms_and_margins_are_not_warned_of(loss):
     trainer(lambda: layers.mean(loss(layers.fc(layers.data("x", shape=[4]), size=3), layers.data("y", [1], "int64"))))
 
 
@@ -222,11 +222,11 @@ def test_a_dropout_of_attention_is_no_mistake():
     trainer(program)
 
 
-def test_a_seed_of_dropout_is_no_mistake_where_nothing_is_trained():
+def test_dropout_seed_without_training_is_not_warned_of():
     fluid.Session(lambda: layers.dropout(layers.data("x", shape=[4]), 0.5, seed=7)).close()
 
 
-def test_a_negative_cost_is_no_mistake_for_a_part_of_a_net():
+def test_negative_generator_cost_is_not_warned_of():
     def negative():
         x = layers.fc(layers.data("x", shape=[4]), size=4, name="generator")
         loss = -layers.mean(layers.cross_entropy(layers.fc(x, 3, act="softmax"), layers.data("y", [1], "int64")))
@@ -241,7 +241,7 @@ def test_a_negative_cost_is_no_mistake_for_a_part_of_a_net():
     [lambda c: 0.0 - 2 * c, lambda c: layers.scale(c, -1.0), lambda c: c / -2 + 1],
     ids=["sub", "scale", "div"],
 )
-def test_a_negative_cost_is_found_in_other_words(turned):
+def test_negative_cost_is_found_in_any_spelling(turned):
     with pytest.warns(errors.FluidWarning, match="negative of layers.square_error_cost"):
         trainer(lambda: turned(regression(layers.data("x", shape=[4]))))
 
@@ -253,7 +253,7 @@ def test_a_cost_that_grows_is_not_called_negative(turned):
     trainer(lambda: turned(regression(layers.data("x", shape=[4]))))
 
 
-def test_an_entropy_that_is_subtracted_from_a_cost_is_no_mistake():
+def test_subtracted_entropy_is_not_warned_of():
     def program():
         p = layers.fc(layers.data("x", shape=[4]), size=3, act="softmax")
         entropy = layers.mean(layers.cross_entropy(p, p, soft_label=True))
@@ -267,11 +267,11 @@ def test_an_index_that_exists_is_no_mistake(index):
     fluid.Session(lambda: layers.data("x", shape=[4])[:, index]).close()
 
 
-def test_an_index_of_a_row_or_a_step_may_exist_in_the_data():
+def test_batch_and_step_indices_are_not_warned_of():
     fluid.Session(lambda: (layers.data("x", shape=[4])[50], words().data[:, 7])).close()
 
 
-def test_an_index_beyond_the_end_is_found_in_a_loop():
+def test_index_out_of_range_in_scan_is_found():
     def step(carry, row):
         return carry + row[9], carry
 
@@ -279,7 +279,7 @@ def test_an_index_beyond_the_end_is_found_in_a_loop():
         fluid.Session(lambda: jax.lax.scan(step, 0.0, layers.data("x", [6, 4], append_batch_size=False))[0]).close()
 
 
-def test_labels_of_one_class_and_of_shares_are_no_mistake():
+def test_soft_labels_of_any_sum_are_accepted():
     def program():
         p = layers.fc(layers.data("x", shape=[4]), size=3, act="softmax")
         return layers.mean(layers.cross_entropy(p, layers.data("label", shape=[3]), soft_label=True))
@@ -298,7 +298,7 @@ def test_signs_are_no_mistake_in_a_margin():
         trainer(program).train([rows], num_epochs=1)
 
 
-def test_heads_of_different_classes_have_blanks_and_transitions_of_their_own():
+def test_heads_with_separate_blanks_and_transitions_are_accepted():
     def program():
         phones, letters = layers.fc(words(), size=6), layers.fc(words(), size=5)
         costs = [layers.warpctc(phones, tags(), blank=5), layers.warpctc(letters, tags(), blank=0)]
@@ -312,7 +312,7 @@ def test_heads_of_different_classes_have_blanks_and_transitions_of_their_own():
     trainer(program)
 
 
-def test_labels_of_an_array_may_be_padded_with_the_blank():
+def test_array_labels_padded_with_blank_are_accepted():
     def program():
         x = layers.dense(layers.data("x", shape=[6, 4]), size=5)
         text = layers.data("text", shape=[3], dtype="int64")
@@ -329,7 +329,7 @@ def test_labels_of_an_array_may_be_padded_with_the_blank():
 
 
 @pytest.mark.parametrize("axis", [1, -1])
-def test_a_length_of_a_row_or_of_the_columns_of_a_table_is_no_mistake(axis):
+def test_l2_normalising_rows_or_table_columns_is_accepted(axis):
     def program():
         table = layers.l2_normalize(layers.create_parameter([4, 3], "float32"), axis=0)
         return layers.matmul(layers.l2_normalize(layers.data("x", shape=[4]), axis=axis), table)
@@ -351,7 +351,7 @@ def test_mixtures_and_copies_of_probabilities_are_no_mistake():
     trainer(program)
 
 
-def test_the_ends_that_have_seen_the_whole_sequence_are_no_mistake():
+def test_final_recurrent_states_are_accepted():
     def program():
         x = layers.fc(words(), size=12)
         forwards, backwards = (layers.dynamic_gru(x, size=4, is_reverse=reverse) for reverse in (False, True))
@@ -363,7 +363,7 @@ def test_the_ends_that_have_seen_the_whole_sequence_are_no_mistake():
     trainer(program)
 
 
-def test_a_prediction_that_is_fed_is_no_mistake_beside_a_label_that_is_fed():
+def test_fed_prediction_with_fed_label_is_accepted():
     def program():
         p, label = layers.data("p", shape=[1]), layers.data("label", shape=[1], dtype="int64")
         return layers.mean(layers.log_loss(p, layers.cast(label, "float32")))

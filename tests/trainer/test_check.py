@@ -1,4 +1,4 @@
-"""A dry run says what works and what fails, and changes nothing."""
+"""Trainer.check: a dry run reports the working and failing parts, and changes nothing."""
 
 import os
 
@@ -21,7 +21,7 @@ def program():
 
 
 def sampled():
-    """A program that draws random numbers in test mode."""
+    """Build a program that draws random numbers in test mode."""
     x = layers.data("x", shape=[4])
     noise = layers.gaussian_random([1])
     return {"loss": layers.mean(layers.fc(x, size=1) ** 2), "noise": noise}
@@ -60,7 +60,7 @@ def test_every_part_of_a_sound_program_works():
     assert "<td" in check._repr_html_()
 
 
-def test_the_found_losses_are_those_of_the_trainer():
+def test_check_finds_the_losses_of_the_trainer():
     trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
     reader = fluid.reader.arrays({"x": X, "y": Y}, batch_size=64)
     check = trainer.check(reader)
@@ -158,7 +158,7 @@ def test_parameters_without_a_gradient_are_named():
     assert "not blocked.w_0, blocked.b_0" in check["train"].found
 
 
-def test_infer_func_is_what_is_exported():
+def test_check_exports_the_infer_func():
     def net():
         return layers.fc(layers.data("x", shape=[4]), size=1, name="guess")
 

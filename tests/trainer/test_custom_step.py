@@ -1,4 +1,4 @@
-"""Steps of one's own: SAM, gradient penalty, gradient noise, two phases, each beside a loop of plain JAX and optax."""
+"""Custom steps: SAM, gradient penalty, gradient noise and two phases agree with loops in plain JAX and optax."""
 
 import dataclasses
 
@@ -73,7 +73,7 @@ def noisy(step):
 
 
 def by_hand(start, transformation, gradients, epochs=3, seed=0):
-    """Train with optax: `gradients(parameters, x, y, key, number)`; the losses before each update, and the end."""
+    """Train with optax and `gradients(parameters, x, y, key, number)`; return the losses and the final parameters."""
     parameters, state = dict(start), transformation.init(dict(start))
     losses = []
 
@@ -133,7 +133,7 @@ class Recording(fluid.Handler):
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_of_ones_own_keeps_the_loop_and_the_events(name):
+def test_custom_step_matches_optax_and_keeps_event_order(name):
     step, gradients = STEPS[name]
     trainer = fluid.Trainer(program, fluid.optimizer.Momentum(0.05, 0.9), step=step)
     start = trainer.params
@@ -153,7 +153,7 @@ def plain(step):
     return parameters, slots, here
 
 
-def test_the_ordinary_step_written_by_hand_is_the_ordinary_step():
+def test_plain_custom_step_equals_the_default_step():
     function = resumed_programs.program  # with dropout and batch norm
     trainers = [fluid.Trainer(function, fluid.optimizer.Adam(0.1), seed=3, step=step) for step in (None, plain)]
     for trainer in trainers:
@@ -172,7 +172,7 @@ def grouped():
 
 
 def alternating(step):
-    """Three phases in turn: twice the first group, once the second."""
+    """Update the first parameter group in two of three steps, and the second group in the third step."""
     here = step.evaluate()
 
     def phase(which):
@@ -182,7 +182,7 @@ def alternating(step):
     return parameters, slots, here
 
 
-def test_two_phases_train_two_groups_of_parameters_in_turn():
+def test_alternating_step_trains_parameter_groups_in_turn():
     trainer = fluid.Trainer(grouped, step=alternating)
     groups = [("w1", "b1"), ("w2", "b2")]
     rules = [fluid.optimizer.Adam(0.05).transformation(dict.fromkeys(groups[0])), optax.sgd(0.1)]
@@ -204,7 +204,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("step", [noisy, sharpness_aware])
-def test_a_step_of_ones_own_keeps_checkpoints_and_resumes_to_the_bit(step, tmp_path):
+def test_killed_custom_step_resumes_to_the_same_bits(step, tmp_path):
     def make(folder):
         config = fluid.CheckpointConfig(tmp_path / folder, step_interval=1)
         optimizer = fluid.optimizer.Adam(0.1)
@@ -224,7 +224,7 @@ def test_a_step_of_ones_own_keeps_checkpoints_and_resumes_to_the_bit(step, tmp_p
     resumed_programs.assert_equal(resumed_programs.state(resumed), resumed_programs.state(whole))
 
 
-def test_the_learning_rate_is_set_as_ever_and_the_update_ratio_is_told():
+def test_custom_step_follows_set_rate_and_reports_ratio():
     fetched = []
 
     class Setting(fluid.handlers.GradientMonitor):
@@ -240,7 +240,7 @@ def test_the_learning_rate_is_set_as_ever_and_the_update_ratio_is_told():
     assert [f["update_ratio_0"] > 0 for f in fetched] == [True, False, True]
 
 
-def test_averages_accumulation_and_mixed_precision_go_with_it():
+def test_custom_step_supports_averages_accumulation_and_bfloat16():
     ema = fluid.optimizer.ExponentialMovingAverage(0.5)
     optimizer = ema.track(fluid.optimizer.Adam(0.1, accumulate_steps=3))
     trainers = [fluid.Trainer(program, optimizer, step=step, precision="bfloat16") for step in (None, plain)]
@@ -250,7 +250,7 @@ def test_averages_accumulation_and_mixed_precision_go_with_it():
         np.testing.assert_allclose(ema.values(trainers[1])[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_reported_may_be_something_else():
+def test_replaced_outputs_of_a_step_are_reported():
     def doubled(step):
         parameters, slots, here = plain(step)
         return parameters, slots, dataclasses.replace(here, outputs=[2 * here.losses[0]])
@@ -265,7 +265,7 @@ def test_what_is_reported_may_be_something_else():
     assert trainers[0].session.run(feed=feed, fetch=[line], mode="train")[0].shape == (8, 5)
 
 
-def test_a_key_of_ones_own_draws_other_random_numbers():
+def test_custom_key_draws_other_random_numbers():
     seen = []
 
     def drawing(step):
@@ -294,7 +294,7 @@ def minimized(loss):
     return loss
 
 
-def test_testing_does_not_know_of_it():
+def test_testing_ignores_the_custom_step():
     trainers = [fluid.Trainer(program, fluid.optimizer.SGD(0.1), step=step) for step in (None, noisy)]
     first, second = (float(trainer.test(data())[0]) for trainer in trainers)
     assert first == second
@@ -303,7 +303,7 @@ def test_testing_does_not_know_of_it():
     np.testing.assert_allclose(gradient, by_hand, rtol=1e-5, atol=1e-7)
 
 
-def test_the_nan_report_looks_at_the_program_and_at_the_step():
+def test_nan_report_covers_the_custom_step():
     def exploding(step):
         parameters, slots, here = plain(step)
         return {n: p / jnp.where(step.number == 1, 0.0, 1.0) for n, p in parameters.items()}, slots, here
@@ -314,7 +314,7 @@ def test_the_nan_report_looks_at_the_program_and_at_the_step():
     assert all(np.isfinite(v).all() for v in trainer.params.values())
 
 
-# What is refused
+# Wrong steps.
 
 
 def returning(change):
@@ -334,7 +334,7 @@ def returning(change):
         (returning(lambda p, s, e, step: (p, s, dataclasses.replace(e, states={"a": 1.0}))), "states .* other names"),
     ],
 )
-def test_what_training_cannot_go_on_from_is_refused(step, match):
+def test_wrong_step_result_raises_program_error(step, match):
     trainer = fluid.Trainer(program, fluid.optimizer.Momentum(0.1), step=step)
     with pytest.raises(errors.ProgramError, match=match):
         trainer.train(data())
@@ -353,13 +353,13 @@ def test_what_training_cannot_go_on_from_is_refused(step, match):
         (lambda step: step.losses_and_gradients(which=-1), errors.ArgumentError, "expected 0 to 0"),
     ],
 )
-def test_mistakes_in_a_step_are_told(call, error, match):
+def test_wrong_calls_in_a_step_raise_named_errors(call, error, match):
     trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1), step=call)
     with pytest.raises(error, match=match):
         trainer.train(data())
 
 
-def test_a_sparse_table_is_refused_when_the_trainer_is_made():
+def test_sparse_table_with_custom_step_raises_at_construction():
     def looked_up():
         ids = layers.data("ids", shape=[1], dtype="int64")
         return layers.mean(layers.embedding(ids, size=[9, 2], is_sparse=True, param_attr="table"))
@@ -369,13 +369,13 @@ def test_a_sparse_table_is_refused_when_the_trainer_is_made():
 
 
 @pytest.mark.parametrize("step", [3, "sam"])
-def test_something_else_than_a_function_is_refused(step):
+def test_non_function_step_raises_argument_type_error(step):
     with pytest.raises(errors.ArgumentTypeError, match=r"def step\(s\)"):
         fluid.Trainer(program, fluid.optimizer.SGD(0.1), step=step)
 
 
 @pytest.mark.parametrize("name", ["w1@GRAD", "grad_norm_0"])
-def test_gradients_of_such_a_step_cannot_be_fetched(name):
+def test_fetching_gradients_of_a_custom_step_raises(name):
     session = fluid.Trainer(program, fluid.optimizer.SGD(0.1), step=plain).session
     with pytest.raises(errors.UnknownNameError, match="may compute several gradients"):
         session.run(feed={"x": X, "y": Y}, fetch=[name], mode="train")
@@ -394,6 +394,6 @@ def without_the_optimizer(step):
 
 
 @pytest.mark.parametrize("step", [extragradient, without_the_optimizer], ids=lambda step: step.__name__)
-def test_an_update_that_is_thrown_away_on_purpose_is_not_warned_of(step):
+def test_deliberately_unused_update_is_not_warned_of(step):
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(0.01), step=step)
     trainer.train(batches(1), num_epochs=1)

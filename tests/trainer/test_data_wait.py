@@ -1,4 +1,4 @@
-"""For how long training waits for data, by a clock that the test sets."""
+"""Data wait: the measured time that training waits for data, by a clock that the test sets."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ STEP = 1.0
 
 
 class Clock:
-    """Stands still until somebody works."""
+    """A clock that advances only when a test sets it."""
 
     def __init__(self):
         self.now = 0.0
@@ -39,7 +39,7 @@ def trainer():
 
 
 class Works(fluid.Handler):
-    """Each step takes a while; of each epoch its end is kept, and what a Timer announced."""
+    """A handler that advances the clock in each step, and records epoch ends and the values of a Timer."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -68,7 +68,7 @@ def trained(trainer, clock, seconds, steps=4):
 
 
 @pytest.mark.parametrize("idle", [True, False])
-def test_the_end_of_an_epoch_says_how_much_of_it_was_waiting(trainer, clock, monkeypatch, caplog, idle):
+def test_epoch_end_reports_the_data_wait(trainer, clock, monkeypatch, caplog, idle):
     monkeypatch.setattr(Losses, "idle", idle)
     with caplog.at_level(logging.INFO, "fluid"):
         works = trained(trainer, clock, READING)
@@ -81,15 +81,15 @@ def test_the_end_of_an_epoch_says_how_much_of_it_was_waiting(trainer, clock, mon
 
 
 @pytest.mark.parametrize("seconds, steps", [(0.1, 20), (0.3, 3)], ids=["a small part", "a short time"])
-def test_little_waiting_is_not_worth_a_word(trainer, clock, monkeypatch, seconds, steps):
+def test_short_data_wait_is_not_reported(trainer, clock, monkeypatch, seconds, steps):
     monkeypatch.setattr(Losses, "idle", True)
     works = trained(trainer, clock, seconds, steps)
     assert works.ends[1].data_wait == pytest.approx(seconds * steps)
     assert works.ends[1].feeding == ""
 
 
-def test_of_quick_readings_none_is_counted_twice(trainer, clock, monkeypatch):
-    """The loop looks at the device after a few of them, so the last ones of an epoch may count in the next."""
+def test_quick_readings_are_not_counted_twice(trainer, clock, monkeypatch):
+    """Allow the last readings of an epoch to count in the next epoch: the loop checks the device every few readings."""
     monkeypatch.setattr(Losses, "idle", True)
     works = trained(trainer, clock, 0.01, steps=40)
     waited = sum(end.data_wait for end in works.ends)

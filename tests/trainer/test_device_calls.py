@@ -1,4 +1,4 @@
-"""What the next call of several steps is fed with goes to the device while that works on the call before."""
+"""Batched steps: the feeds of the next call are placed while the device computes the current call."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.usefixtures("optimized")
 
 
 def columns(on_device=False):
-    """11 minibatches, the last of which is shorter."""
+    """Return a reader of 11 minibatches; the last minibatch is shorter."""
     return fluid.reader.arrays((X[:43], Y[:43]), batch_size=4, on_device=on_device)
 
 
 class Cadence(fluid.Handler):
-    """Says how many steps may run, in turn; keeps what it sees, and replaces what one step is fed with."""
+    """A handler that limits the steps of each call, records losses, and overrides the feed of chosen steps."""
 
     def __init__(self, ahead=(), override=()):
         self._ahead = list(ahead)
@@ -43,7 +43,7 @@ class Cadence(fluid.Handler):
 
 
 @pytest.mark.parametrize("on_device", [False, True])
-def test_the_next_feeds_are_there_before_the_steps_have_ended(on_device, monkeypatch):
+def test_next_feeds_are_placed_before_the_steps_end(on_device, monkeypatch):
     told = []
     place, run = OneDevice.place, CompiledStep.__call__
 
@@ -58,7 +58,7 @@ def test_the_next_feeds_are_there_before_the_steps_have_ended(on_device, monkeyp
     monkeypatch.setattr(CompiledStep, "__call__", calling)
     made = trainer(steps_per_dispatch=4)
     reader = columns(on_device)
-    made.train(reader)  # brings the data set to the device
+    made.train(reader)  # places the data set on the device
     told.clear()
     monkeypatch.setattr(OneDevice, "place", placing)
     made.train(reader, handlers=[Told(told)])
@@ -81,7 +81,7 @@ class Told(fluid.Handler):
 @pytest.mark.parametrize(
     "ahead, override", [((4, 2, 4, 1), ()), ((2, 4, 3, 4), ()), ((4, 4), (4,)), ((3, 1, 4), (3, 8))]
 )
-def test_what_was_placed_and_is_not_wanted_is_not_fed(ahead, override, on_device):
+def test_placed_but_unneeded_minibatches_are_not_fed(ahead, override, on_device):
     def run(together):
         seen = Cadence(ahead, override)
         made = trainer(steps_per_dispatch=together)
@@ -95,7 +95,7 @@ def test_what_was_placed_and_is_not_wanted_is_not_fed(ahead, override, on_device
 
 
 class Work:
-    """The losses of the steps of one call, which the device has computed when it is said so."""
+    """The losses of the steps of one call; `done` says whether the device has computed them."""
 
     def __init__(self, losses, done=False):
         self._losses = losses
@@ -109,7 +109,7 @@ class Work:
 
 
 def test_means_are_computed_while_the_device_works():
-    """When the device waits for the next call, what is left to compute waits as well, unless there is much of it."""
+    """Check that an idle device delays the means up to a bound, so the next call is not kept waiting."""
     losses = np.random.default_rng(0).normal(size=(20, 50)).astype("float32")
     program = fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))
 

@@ -1,4 +1,4 @@
-"""Feeding sequences in training: few compilations whatever the lengths, and what is said about them."""
+"""Feeding sequences in training: few compilations for any lengths, and reports of compilation and padding."""
 
 import logging
 
@@ -38,19 +38,19 @@ def epochs_of(trainer, rows, num_epochs=1, **options):
 @pytest.mark.parametrize(
     "feeds, rows", [(["one"], [row[::2] for row in SENTENCES]), (["one", "two"], SENTENCES), (["one", "two"], ALIKE)]
 )
-def test_an_epoch_over_5000_sentences_compiles_at_most_8_programs(feeds, rows, group):
+def test_5000_sentences_compile_at_most_8_programs(feeds, rows, group):
     rows = reader.shuffle(rows, 5000, seed=1)
-    made = reader.bucket_by_length(rows, 64) if group else reader.batch(rows, 64)  # the last minibatch has 8
+    made = reader.bucket_by_length(rows, 64) if group else reader.batch(rows, 64)  # the last minibatch has 8 rows
     trainer = fluid.Trainer(program(*feeds), fluid.optimizer.SGD(0.1))
     with counted() as compiled:
         ends = epochs_of(trainer, made, num_epochs=2)
     assert len(compiled) == len(trainer.session.compilations) == sum(end.compiled for end in ends) <= 8
     assert [end.steps for end in ends] == [79, 79]
-    # All padded to the longest, they would be padding by half.
+    # With all rows padded to the longest row, half of the data would be padding.
     assert ends[1].padding < (0.56 if not group else 0.53 if len(feeds) == 2 else 0.4)
 
 
-def test_the_epoch_says_how_much_was_compiled_and_padded(caplog):
+def test_epoch_end_reports_compilations_and_padding(caplog):
     rows = [[([1, 2, 3], 0), ([4], 1)], [([1], 0), ([1, 2], 1)], [([5, 6], 1)]]
     trainer = fluid.Trainer(program("one"), fluid.optimizer.SGD(0.1), buckets=[4])
     with caplog.at_level(logging.INFO, "fluid"):
@@ -62,7 +62,7 @@ def test_the_epoch_says_how_much_was_compiled_and_padded(caplog):
     assert [m for m in said if "epoch 1" in m and m.endswith("55% padding") and "compiled" not in m]
 
 
-def test_without_sequences_nothing_is_said_about_padding():
+def test_training_without_sequences_reports_no_padding():
     def train_program():
         return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
 
@@ -73,7 +73,7 @@ def test_without_sequences_nothing_is_said_about_padding():
     assert (second.compiled, second.padding, second.feeding) == (0, None, "")
 
 
-def test_padding_does_not_change_what_is_learnt():
+def test_padding_does_not_change_trained_parameters():
     rows = reader.batch([row[::2] for row in SENTENCES[:64]], 16)
     learnt = []
     for options in ({}, {"buckets": [512]}, {"buckets": {"one": [100, 401]}}, {"max_compilations": 1}):
@@ -86,8 +86,8 @@ def test_padding_does_not_change_what_is_learnt():
 
 
 @pytest.mark.parametrize(("known", "kinds"), [(True, 2), (False, 3)], ids=["known to come", "as they come"])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(known, kinds, tmp_path):
-    """What the choice of sizes depends on is part of a checkpoint: sums of other paddings round otherwise."""
+def test_stopped_training_continues_to_the_same_bits(known, kinds, tmp_path):
+    """Compare the bits of a stopped and an uninterrupted run; other padding sizes would round sums differently."""
 
     def train(folder, stop=None):
         trainer = fluid.Trainer(
@@ -103,7 +103,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(known, kinds, tmp_path):
 
         rows = reader.shuffle([row[::2] for row in SENTENCES[:300]], 300, seed=2)
         grouped = reader.bucket_by_length(rows, 8)
-        given = grouped if known else lambda: map(list, grouped())  # plain lists do not tell what comes
+        given = grouped if known else lambda: map(list, grouped())  # plain lists do not announce the coming lengths
         trainer.train(given, num_epochs=2, event_handler=on_event)
         return padded, trainer.params
 
@@ -114,7 +114,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(known, kinds, tmp_path):
     assert all(np.array_equal(got[name], value) for name, value in want.items())
 
 
-def test_a_row_longer_than_the_largest_bucket_is_named():
+def test_row_longer_than_largest_bucket_is_named():
     trainer = fluid.Trainer(program("one"), fluid.optimizer.SGD(0.1), buckets=[4, 8])
     with pytest.raises(errors.FeedError, match="'one', sample 1, batch 1: found a row of 9 steps.*the largest bucket"):
         trainer.train([[([1], 0)], [([1], 0), ([1] * 9, 1)]])
@@ -137,7 +137,7 @@ def test_wrong_settings_fail_at_construction(options, kind, words):
             make()
 
 
-def test_a_session_keeps_to_its_budget_for_each_step():
+def test_session_keeps_to_its_compilation_budget():
     def pool():
         return fluid.layers.sequence_pool(fluid.layers.data("x", shape=[1], lod_level=1), "sum")
 
@@ -155,7 +155,7 @@ def test_a_session_keeps_to_its_budget_for_each_step():
     assert wider.shape == (1, 9, 1)
 
 
-def test_an_inferencer_pads_to_powers_of_two_or_as_told():
+def test_inferencer_pads_to_powers_of_two_or_buckets():
     def double():
         return fluid.layers.data("x", shape=[1], lod_level=1) * 2
 

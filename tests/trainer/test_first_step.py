@@ -1,4 +1,4 @@
-"""The step is compiled while its first minibatch is read; nothing else differs from compiling it afterwards."""
+"""The first step: it compiles while its minibatch is read, and nothing else changes."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(10, 3)).astype("float32")
 Y = RNG.integers(0, 4, (10, 1))
 ROWS = list(zip(X, Y, strict=True))
-# So long a test waits for what never comes when there is a mistake.
+# Seconds after which a test fails instead of waiting forever.
 PATIENCE = 60
 
 
@@ -31,7 +31,7 @@ def trainer_of(function=program, **options):
 
 
 def undeclared(data):
-    """The same minibatches from a function, of which nobody knows how large they are."""
+    """Return a reader function of the same minibatches that declares no batch size."""
     return lambda: iter(list(data))
 
 
@@ -41,7 +41,7 @@ def reasons(trainer):
 
 @pytest.fixture
 def held(monkeypatch):
-    """An event for which each compilation that is asked for by itself, and not by a call, waits."""
+    """Return an event that blocks every explicit compilation until it is set; compilation by a call is not blocked."""
     go = threading.Event()
     compile_now = jax.stages.Lowered.compile
 
@@ -93,7 +93,7 @@ def test_the_compilation_may_wait_for_the_reader(held):
     ],
     ids=["arrays", "rows"],
 )
-def test_numbers_events_and_compilations_are_those_of_a_reader_that_says_nothing(make):
+def test_declared_batch_size_changes_no_number_or_event(make):
     found = []
     for data in (make(), undeclared(make())):
         events = []
@@ -109,25 +109,25 @@ def test_numbers_events_and_compilations_are_those_of_a_reader_that_says_nothing
     jax.tree.map(np.testing.assert_array_equal, parameters, other_parameters)
 
 
-def test_of_data_on_the_device_the_step_is_compiled_once(held):
+def test_on_device_data_compiles_the_step_once(held):
     held.set()
     data = reader.arrays((X, Y), 5, on_device=True)
     trainer = trainer_of()
-    trainer.test(data)  # puts the columns there, and compiles what takes rows of them
+    trainer.test(data)  # places the columns on the device, and compiles the selection of rows
     with counted() as compiled:
         trainer.train(data, num_epochs=2)
     assert len(compiled) == 1
     assert reasons(trainer)[1:] == ["first train run"]
 
 
-def test_several_steps_in_one_call_are_not_compiled_as_single_ones():
+def test_batched_steps_compile_no_single_step():
     trainer = trainer_of(steps_per_dispatch=2)
     trainer.train(reader.arrays((X, Y), 5))
     assert len(trainer.session.compilations) == 1
     assert "several steps in one call" in reasons(trainer)[0]
 
 
-def test_an_error_of_the_program_is_that_of_the_step():
+def test_program_error_equals_the_error_of_the_step():
     def particular():
         x = fluid.layers.data("x", shape=[3])
         if x.shape[0] == 5:
@@ -147,7 +147,7 @@ def test_an_error_of_the_program_is_that_of_the_step():
     assert found[0] == found[1]
 
 
-def test_an_error_of_the_reader_comes_at_once_and_nothing_counts_as_compiled(held):
+def test_reader_error_raises_at_once_without_counted_compilation(held):
     def rows():
         raise OSError("no such disk")
         yield
@@ -164,7 +164,7 @@ def test_an_error_of_the_reader_comes_at_once_and_nothing_counts_as_compiled(hel
     assert len(compiled) <= 1
 
 
-def test_an_interrupt_while_reading_does_not_wait_for_the_compilation(held):
+def test_interrupt_while_reading_does_not_await_compilation(held):
     def rows():
         signal.raise_signal(signal.SIGINT)
         yield from ROWS
@@ -176,21 +176,21 @@ def test_an_interrupt_while_reading_does_not_wait_for_the_compilation(held):
     assert reasons(trainer) == []
 
 
-def test_what_is_compiled_for_nothing_is_not_counted_until_it_is_needed():
+def test_unused_compilation_counts_only_when_needed():
     trainer = trainer_of()
     trainer.train(reader.batch(ROWS[:3], 5))
     assert reasons(trainer) == ["first train run"]
     with counted() as compiled:
         trainer.train(reader.batch(ROWS, 5))
-    assert len(compiled) <= 1  # none, unless the thread was slow
+    assert len(compiled) <= 1  # none, unless the compiling thread was slow
     assert reasons(trainer) == [
         "first train run",
         "new feed shapes: label [5, 1], x [5, 3]; before: label [3, 1], x [3, 3]",
     ]
 
 
-def test_the_first_step_may_be_another_one():
-    """A handler asks something of it, so that what was compiled is for the second step."""
+def test_request_in_first_step_compiles_two_steps():
+    """Fetch a value in the first step, so the step compiled in advance serves the second step."""
 
     class Ask(fluid.Handler):
         def begin_step(self, event):
@@ -203,7 +203,7 @@ def test_the_first_step_may_be_another_one():
     assert len(compiled) == len(trainer.session.compilations) == 2
 
 
-def test_a_handler_may_freeze_parameters_before_the_first_step():
+def test_freezing_before_first_step_compiles_once():
     class Freeze(fluid.Handler):
         def begin_train(self, event):
             self.trainer.freeze("fc_0.b_0")

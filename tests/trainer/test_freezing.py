@@ -37,7 +37,7 @@ def net():
 
 
 def minimising(rule, **options):
-    """The net, minimised by the program itself."""
+    """Return a program that minimises the loss of the net itself."""
 
     def program():
         loss = net()
@@ -62,13 +62,13 @@ def assert_equal(got, expected, names):
 
 
 def by_hand(x, y, parameters):
-    """The loss of the net, in plain JAX."""
+    """Return the loss of the net, computed in plain JAX."""
     hidden = jnp.tanh(x @ parameters[BODY[0]] + parameters[BODY[1]])
     return jnp.mean(jnp.square(hidden @ parameters[HEAD[0]] + parameters[HEAD[1]] - y))
 
 
 def steps_by_hand(rule, parameters, state, names, batches):
-    """Training with optax where only the named parameters, and their parts of the state, change."""
+    """Train with optax; change only the named parameters and their optimizer state."""
 
     def only(tree):
         return jax.tree.map(
@@ -94,7 +94,7 @@ def steps_by_hand(rule, parameters, state, names, batches):
 BATCHES = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 24, 4)]
 
 
-def test_freeze_and_unfreeze_keep_the_slots_as_optax_by_hand_does():
+def test_freeze_and_unfreeze_keep_optimizer_state_like_optax():
     trainer = fluid.Trainer(net, optimizer.Adam(0.05))
     rule = optax.adam(0.05)
     expected = {n: jnp.asarray(v) for n, v in arrays(trainer).items()}
@@ -132,7 +132,7 @@ RULES = {
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 @pytest.mark.parametrize("names", [HEAD, BODY], ids=["head", "body"])
-def test_freezing_is_training_with_an_optimizer_that_has_only_the_others(rule, names):
+def test_freezing_equals_an_optimizer_without_frozen_parameters(rule, names):
     frozen = [n for n in BODY + HEAD if n not in names]
     only = fluid.Trainer(minimising(rule, parameter_list=names))
     trainer = fluid.Trainer(minimising(rule))
@@ -145,27 +145,27 @@ def test_freezing_is_training_with_an_optimizer_that_has_only_the_others(rule, n
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
-def test_what_was_frozen_and_thawed_trains_on_with_every_optimizer(rule):
+def test_unfrozen_parameters_train_with_every_optimizer(rule):
     trainer = fluid.Trainer(minimising(rule))
     trainer.freeze("body/*")
     first = train(trainer)
     trainer.unfreeze("body/*")
     for name, value in train(trainer).items():
         assert np.isfinite(value).all()
-        # No slot of zeros takes a parameter to zero, as slow weights would that began without it.
+        # Slow weights that start at zero for an unfrozen parameter would pull the parameter to zero.
         assert 0 < np.abs(value - first[name]).max() < 1, name
 
 
-def test_lookahead_and_averages_follow_what_is_frozen():
+def test_averages_of_frozen_parameters_equal_the_parameters():
     average = optimizer.ExponentialMovingAverage(0.5)
     trainer = fluid.Trainer(net, average.track(optimizer.SGD(0.1)))
     trainer.freeze("body/*")
     got = train(trainer)
-    for name in BODY:  # the average of what stood still
+    for name in BODY:  # the average of a constant parameter is the parameter
         np.testing.assert_allclose(np.array(average.values(trainer)[name]), got[name], rtol=1e-6)
 
 
-def test_an_optimizer_whose_slots_are_one_for_all_cannot_freeze():
+def test_optimizer_with_flattened_state_cannot_freeze():
     flat = optax.flatten(optax.adam(0.1))
     trainer = fluid.Trainer(net, flat)
     before = trainer.frozen
@@ -175,7 +175,7 @@ def test_an_optimizer_whose_slots_are_one_for_all_cannot_freeze():
     train(trainer)
 
 
-def test_globs_in_parameter_list():
+def test_globs_in_parameter_list_select_parameters():
     (glob,) = fluid.Program(minimising(optimizer.SGD(0.1), parameter_list=["head/*"])).minimizes
     assert set(glob.parameters) == set(HEAD)
     (several,) = fluid.Program(minimising(optimizer.SGD(0.1), parameter_list=["head/*", "*.w_0"])).minimizes
@@ -191,7 +191,7 @@ def test_globs_in_parameter_list():
             fluid.Program(minimising(optimizer.SGD(0.1), **options))
 
 
-def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_name():
+def test_unmatched_pattern_raises_with_the_nearest_name():
     trainer = fluid.Trainer(net, optimizer.SGD(0.1))
     with pytest.raises(errors.UnknownNameError, match=r"freeze: 'bdy/\*' matches no name. Did you mean 'body/\*'"):
         trainer.freeze("bdy/*")
@@ -220,7 +220,7 @@ def test_freezing_all_parameters_is_an_error():
         fluid.Trainer(whole, optimizer.SGD(0.1))
 
 
-def test_freezing_compiles_the_step_once_for_each_set_of_names():
+def test_freezing_compiles_once_per_set_of_names():
     trainer = fluid.Trainer(net, optimizer.SGD(0.1))
     train(trainer)
     counts = [len(trainer.session.compilations)]
@@ -232,7 +232,7 @@ def test_freezing_compiles_the_step_once_for_each_set_of_names():
     assert trainer.session.compilations[1].reason == "other parameters are frozen: 2 names"
 
 
-def test_a_handler_freezes_while_training_goes_on():
+def test_handler_freezes_during_training():
     trainer = fluid.Trainer(net, optimizer.SGD(0.1))
     seen = []
 
@@ -270,14 +270,14 @@ STATISTICS = ["body/batch_norm_0.w_1", "body/batch_norm_0.w_2"]
 
 
 def with_moments(seed=0):
-    """Parameters of `normalised`, with statistics that are not those of any minibatch."""
+    """Return parameters of `normalised` with statistics that match no minibatch."""
     random = np.random.default_rng(seed)
     shapes = {n: s.shape for n, s in fluid.Session(normalised).scope.specs.items()}
     return {n: random.uniform(0.5, 1.5, size=shape).astype("float32") for n, shape in shapes.items()}
 
 
 def by_numpy(p, x, y):
-    """The loss, and its gradient for the weight of the head, with the moving statistics."""
+    """Return the loss and its gradient for the head weight, computed with the moving statistics."""
     z = x @ p["body/fc_0.w_0"]
     z = (z - p[STATISTICS[0]]) / np.sqrt(p[STATISTICS[1]] + 1e-5) * p["body/batch_norm_0.w_0"] + p[
         "body/batch_norm_0.b_0"
@@ -296,7 +296,7 @@ def by_numpy(p, x, y):
     ],
     ids=["scope", "parameters", "statistics", "frozen()"],
 )
-def test_moving_statistics_of_frozen_layers_stand_still_and_normalise(program, freeze):
+def test_frozen_moving_statistics_are_constant_and_normalise(program, freeze):
     trainer = fluid.Trainer(program, optimizer.SGD(0.1), params=with_moments())
     if freeze is not None:
         trainer.freeze(freeze)
@@ -328,13 +328,13 @@ def test_moving_statistics_move_again_when_unfrozen():
         trainer.unfreeze(STATISTICS)
 
 
-def test_frozen_in_the_program_is_not_among_what_is_trained():
+def test_parameters_under_fluid_frozen_are_not_trained():
     (minimize,) = fluid.Trainer(frozen_in_the_program, optimizer.SGD(0.1)).program.minimizes
     assert set(minimize.parameters) == set(HEAD)
     assert not fluid.Program(frozen_in_the_program).parameters["body/fc_0.w_0"].trainable
 
 
-def test_what_is_used_frozen_and_not_frozen_is_trained_by_the_other_use():
+def test_partly_frozen_shared_parameter_trains_by_unfrozen_use():
     shared = fluid.ParamAttr(name="shared")
 
     def program():
@@ -350,7 +350,7 @@ def test_what_is_used_frozen_and_not_frozen_is_trained_by_the_other_use():
     np.testing.assert_allclose(arrays(trainer)["shared"], expected, rtol=1e-5)
 
 
-def test_frozen_tables_that_are_updated_by_rows_stand_still():
+def test_frozen_sparse_tables_are_not_updated():
     def program():
         ids = fluid.layers.data("ids", shape=[1], dtype="int64")
         first = fluid.layers.embedding(ids, size=[7, 3], is_sparse=True, param_attr="first")
@@ -369,7 +369,7 @@ def test_frozen_tables_that_are_updated_by_rows_stand_still():
     np.testing.assert_array_equal(after["other"][4:], before["other"][4:])
 
 
-def test_a_step_of_ones_own_leaves_alone_what_is_frozen():
+def test_custom_step_keeps_frozen_parameters():
     def step(here):
         found = here.losses_and_gradients()
         parameters, slots = here.update(found.gradients)
@@ -386,7 +386,7 @@ def test_a_step_of_ones_own_leaves_alone_what_is_frozen():
         np.testing.assert_allclose(got[name], value, rtol=1e-6)
 
 
-def test_float16_leaves_alone_what_is_frozen():
+def test_float16_training_keeps_frozen_parameters():
     trainer = fluid.Trainer(net, optimizer.Adam(0.02), precision="float16")
     trainer.freeze("body/*")
     before = arrays(trainer)
@@ -438,7 +438,7 @@ def test_a_frozen_module_runs_as_in_test_mode():
     assert_equal(arrays(trainer), before, body)
 
 
-def test_states_of_ones_own_stand_still_and_say_so():
+def test_frozen_custom_state_is_constant_and_reports_frozen():
     told = []
 
     def program():
@@ -459,7 +459,7 @@ def test_states_of_ones_own_stand_still_and_say_so():
 
 # Checkpoints.
 class Schedule(fluid.Handler):
-    """Unfreezes the body after an epoch, and stops training after some steps."""
+    """A handler that unfreezes the body after the first epoch, and stops training after `stop` steps."""
 
     def __init__(self, stop=None):
         self.stop = stop
@@ -476,7 +476,7 @@ class Schedule(fluid.Handler):
 
 
 def run(folder, stop=None):
-    """A program that a user would run again: it freezes, and a handler unfreezes."""
+    """Run a script that a user would rerun: it freezes the body, and a handler unfreezes the body."""
     config = fluid.CheckpointConfig(folder, step_interval=2)
     trainer = fluid.Trainer(normalised, optimizer.Adam(0.02), checkpoint_config=config)
     trainer.freeze("body/*")
@@ -486,12 +486,12 @@ def run(folder, stop=None):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The arrays after a run that is not stopped."""
+    """Return the arrays after an uninterrupted run."""
     return arrays(run(tmp_path_factory.mktemp("whole")))
 
 
 @pytest.mark.parametrize("stop", [2, 4, 6, 7, 9, 15])
-def test_checkpoints_record_what_is_frozen_and_resume_exactly(tmp_path, stop, caplog, undisturbed):
+def test_checkpoints_record_frozen_names_and_resume_exactly(tmp_path, stop, caplog, undisturbed):
     run(tmp_path, stop)
     with caplog.at_level(logging.WARNING, "fluid"):
         trainer = run(tmp_path)
@@ -500,7 +500,7 @@ def test_checkpoints_record_what_is_frozen_and_resume_exactly(tmp_path, stop, ca
     assert ("what was frozen when the checkpoint was written: nothing" in caplog.text) == (stop >= 6)
 
 
-def test_going_back_to_a_checkpoint_freezes_what_was_frozen_then(tmp_path):
+def test_restoring_a_checkpoint_restores_its_frozen_names(tmp_path):
     config = fluid.CheckpointConfig(tmp_path, step_interval=2, max_num_checkpoints=None)
     trainer = fluid.Trainer(normalised, optimizer.Adam(0.02), checkpoint_config=config)
     trainer.freeze("body/*")
@@ -511,7 +511,7 @@ def test_going_back_to_a_checkpoint_freezes_what_was_frozen_then(tmp_path):
     assert trainer.frozen == []
 
 
-def test_a_session_saves_and_loads_what_is_frozen(tmp_path):
+def test_session_saves_and_loads_frozen_names(tmp_path):
     first = fluid.Trainer(normalised, optimizer.Adam(0.02))
     first.freeze("body/*")
     first.session.save(tmp_path / "session")
@@ -525,7 +525,7 @@ def test_a_session_saves_and_loads_what_is_frozen(tmp_path):
     assert other.frozen == []
 
 
-def test_one_of_two_minimizes_may_be_frozen_as_a_whole():
+def test_first_of_two_minimizes_may_be_fully_frozen():
     def program():
         loss = net()
         optimizer.Adam(0.1).minimize(loss, parameter_list=["body/*"])
@@ -546,12 +546,12 @@ def test_one_of_two_minimizes_may_be_frozen_as_a_whole():
         session.freeze("head/*")
 
 
-def test_frozen_outside_a_program_says_where_it_belongs():
+def test_frozen_outside_a_program_raises_outside_program_error():
     with pytest.raises(errors.OutsideProgramError, match=r"fluid.frozen was called outside"), fluid.frozen():
         pass
 
 
-def test_a_nan_report_is_that_of_the_step_with_what_is_frozen():
+def test_nan_report_replays_the_step_with_frozen_layers():
     def program():
         with fluid.name_scope("body"):
             hidden = fluid.layers.batch_norm(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=5))

@@ -1,4 +1,4 @@
-"""The handler protocol: what is refused at registration, announcements, the state that a resumed training needs."""
+"""The handler protocol: registration errors, announcements, and the state for resumed training."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def handler_with(name, function=lambda self, event: None):
 @pytest.mark.parametrize(
     "name", ["on_end_epcoh", "on_epoch_end", "on_train_begin", "end_batch", "begin_steps", "epoch_end"]
 )
-def test_a_method_that_no_event_calls_is_warned_of_once(name):
+def test_misspelt_event_method_is_warned_of_once(name):
     class Two(fluid.Handler):
         pass
 
@@ -48,7 +48,7 @@ def test_a_method_that_no_event_calls_is_warned_of_once(name):
 @pytest.mark.parametrize(
     "name", ["draw", "write", "stop", "reset", "_end_epcoh", "steps", "ending", "endstep", "mesured"]
 )
-def test_other_methods_are_the_handlers_own_business(name):
+def test_other_handler_methods_are_not_warned_of(name):
     make().train(reader(), handlers=[handler_with(name)])
 
 
@@ -91,7 +91,7 @@ def test_announcements_reach_all_handlers_from_the_inside(first):
     assert told.count("MeasuredEvent") == 2
 
 
-def test_what_is_announced_must_have_been_listed():
+def test_announcing_unlisted_value_raises_argument_error():
     class Wrong(Announcing):
         def measures(self):
             return ["other"]
@@ -115,14 +115,14 @@ def test_steps_are_counted_over_several_calls():
     assert seen == [0, 1, 2, 3, 3, 4, 5, 6]
 
 
-def test_a_step_tells_its_minibatch():
+def test_begin_step_event_has_its_minibatch():
     seen = []
     make().train(reader(5), event_handler=lambda e: isinstance(e, fluid.BeginStepEvent) and seen.append(e))
     np.testing.assert_array_equal(np.concatenate([event.feed["x"] for event in seen]), X)
     assert all(event.seconds > 0 for event in seen)
 
 
-def test_a_dispatcher_that_is_used_again_leaves_only_those_it_entered():
+def test_reused_dispatcher_leaves_only_entered_handlers():
     seen = []
 
     class Named(fluid.Handler):
@@ -139,7 +139,7 @@ def test_a_dispatcher_that_is_used_again_leaves_only_those_it_entered():
     dispatcher.enter(fluid.BeginTrainEvent(1))
     dispatcher.leave(fluid.EndTrainEvent(1))
     assert seen == ["a begins", "b begins", "b ends", "a ends"]
-    dispatcher.leave(fluid.EndTrainEvent(0, error=OSError()))  # what comes before the second beginning has failed
+    dispatcher.leave(fluid.EndTrainEvent(0, error=OSError()))  # training failed before the handlers were entered again
     assert len(seen) == 4
     dispatcher.enter(fluid.BeginTrainEvent(1))
     dispatcher.leave(fluid.EndTrainEvent(1))
@@ -157,7 +157,7 @@ class Remembering(fluid.Handler):
         self.value = state["value"]
 
 
-def test_states_are_given_back_to_handlers_of_the_same_class_in_order():
+def test_states_restore_to_same_class_handlers_in_order():
     class Other(Remembering):
         pass
 
@@ -167,7 +167,7 @@ def test_states_are_given_back_to_handlers_of_the_same_class_in_order():
     assert [handler.value for handler in again] == [2, 1, 3, None]
 
 
-def test_a_state_finds_the_class_of_its_module_and_an_earlier_name_alone():
+def test_states_match_by_module_or_bare_class_name():
     here, there = (type("Counting", (Remembering,), {"__module__": module}) for module in ("here", "there"))
     saved = Dispatcher([here(1), there(2)]).state()
     again = [there(), here()]
@@ -181,7 +181,7 @@ def test_a_state_finds_the_class_of_its_module_and_an_earlier_name_alone():
     assert left.value == 2
 
 
-def test_a_state_that_no_handler_takes_is_logged(caplog):
+def test_unmatched_handler_state_is_logged(caplog):
     saved = Dispatcher([Remembering(1), fluid.Handler(), Remembering(3)]).state()
     kept = Remembering()
     Dispatcher([kept]).restore(saved)
@@ -190,7 +190,7 @@ def test_a_state_that_no_handler_takes_is_logged(caplog):
     assert "state of the handler Remembering, number 3 of 3, which no handler" in record.getMessage()
 
 
-def test_a_progress_bar_of_ones_own_is_the_only_one(capsys):
+def test_user_progress_bar_replaces_the_default_bar(capsys):
     bar = fluid.ProgressBar(show=True, interval=0)
     make().train(reader(), num_epochs=2, handlers=[bar, Announcing("test_loss", [0.25, 0.125])], progress=True)
     shown = capsys.readouterr().err.replace("\r", "\n").splitlines()
@@ -199,7 +199,7 @@ def test_a_progress_bar_of_ones_own_is_the_only_one(capsys):
     assert sum("epoch 1/2: 0step" in line for line in shown) == 1
 
 
-def test_the_progress_bar_does_not_read_metrics_when_nobody_watches(capsys):
+def test_hidden_progress_bar_reads_no_metrics(capsys):
     class Unread(list):
         def __getitem__(self, index):
             raise AssertionError("a metric was read")
@@ -222,7 +222,7 @@ def ends(event):
     return -1
 
 
-def test_a_result_that_is_meant_to_end_the_training_is_warned_of_once():
+def test_handler_returning_false_or_minus_1_warns_once():
     step = fluid.EndStepEvent(0, 0, {})
     for told, name in (
         (Ends(False), "Ends.end_step"),

@@ -1,4 +1,4 @@
-"""Health: which arrays are not finite, wherever they lie and whatever their dtype, and how that is said."""
+"""Health: non-finite arrays are found and named, on host and device, for every dtype."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ def placed(array, device):
 @pytest.mark.parametrize("device", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_one_bad_number_anywhere_is_found(bad, dtype, device):
+def test_single_nonfinite_element_is_found_at_any_index(bad, dtype, device):
     clean = {"w": placed(jnp.ones([2, 3], dtype), device), "count": placed(jnp.arange(3), device)}
     assert Health().complaint(clean) is None
     for place in np.ndindex(2, 3):
@@ -25,7 +25,7 @@ def test_one_bad_number_anywhere_is_found(bad, dtype, device):
 
 
 @pytest.mark.parametrize("device", [True, False])
-def test_what_has_no_fractions_or_no_elements_is_finite(device):
+def test_integer_and_empty_arrays_are_finite(device):
     arrays = {"i": jnp.arange(3), "b": jnp.array([True]), "k": jnp.zeros([2], "uint32"), "e": jnp.zeros([0, 2])}
     assert Health().complaint({name: placed(array, device) for name, array in arrays.items()}) is None
     assert Health().complaint({}) is None
@@ -42,12 +42,12 @@ def test_what_has_no_fractions_or_no_elements_is_finite(device):
         (8, "w0, w1, w2, w3, w4 and 3 more are not finite"),
     ],
 )
-def test_how_it_is_said(count, said):
+def test_message_names_five_arrays_and_counts_the_rest(count, said):
     arrays = {f"w{i}": (np if i % 2 else jnp).full(2, np.nan if i < count else 1) for i in reversed(range(9))}
     assert Health().complaint(arrays) == said
 
 
-def test_what_began_without_being_finite_is_exempt():
+def test_arrays_nonfinite_at_start_are_exempt():
     start = {"mask": np.array([0.0, -np.inf]), "w": jnp.ones(2), "best": jnp.inf * jnp.ones([])}
     health = Health.at_start(start)
     assert health.exempt == {"mask", "best"} and health.complaint(start) is None

@@ -1,4 +1,4 @@
-"""fluid.Loop: handlers are told of a loop of one's own as they are told of a Trainer's."""
+"""fluid.Loop: handlers of a custom loop receive the same events as handlers of a Trainer."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def minimised():
 
 
 class Seen(fluid.Handler):
-    """Writes down what it is told, with values read, and goes on where it was."""
+    """A handler that records its events with their values, and restores the record from a checkpoint."""
 
     def __init__(self):
         self.lines = []
@@ -70,7 +70,7 @@ def run(handlers, num_epochs=3, each=lambda loop, feed: loop.step(feed), folder=
     return loop
 
 
-def test_handlers_hear_what_they_hear_in_a_trainer():
+def test_loop_sends_the_events_of_a_trainer():
     theirs, mine = Seen(), Seen()
     expected = trainer()
     history = expected.train(arrays(), 3, handlers=[theirs])
@@ -81,7 +81,7 @@ def test_handlers_hear_what_they_hear_in_a_trainer():
     assert_equal(found, state(expected))
 
 
-def test_a_handler_stops_it_and_what_handlers_ask_of_a_step_is_done():
+def test_loop_serves_stop_and_step_requests():
     losses = []
 
     def on_event(event):
@@ -100,7 +100,7 @@ def test_a_handler_stops_it_and_what_handlers_ask_of_a_step_is_done():
 
 
 @pytest.mark.parametrize("died", [2, PER_EPOCH, PER_EPOCH + 3])
-def test_continued_it_tells_handlers_the_rest(died, tmp_path):
+def test_continued_loop_sends_the_remaining_events(died, tmp_path):
     whole = Seen()
     run([whole])
     first, second = Seen(), Seen()
@@ -115,7 +115,7 @@ def test_continued_it_tells_handlers_the_rest(died, tmp_path):
     continued = run([second], folder=tmp_path)
 
     def kept(lines):
-        """Steps and epochs, without how often they were compiled in this process."""
+        """Return the lines of the steps without repetitions; epoch lines also count compilations of this process."""
         steps = [
             line for line in lines if line.startswith(("begin 0", "begin 1", "begin 2", "end 0", "end 1", "end 2"))
         ]
@@ -142,7 +142,7 @@ def test_tests_files_and_the_progress_bar_work(in_tmp, capsys):
     assert "epoch 2/2" in capsys.readouterr().err
 
 
-def test_minibatches_need_no_reader_and_other_steps_may_come_between():
+def test_loop_accepts_plain_minibatches_and_foreign_steps():
     def other():
         loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=1)))
         fluid.optimizer.SGD(0.01).minimize(loss)
@@ -159,7 +159,7 @@ def test_minibatches_need_no_reader_and_other_steps_may_come_between():
     assert [line.split()[-1] for line in seen.lines if line.startswith("end 1")] == ["4", "5", "6"]
 
 
-def test_mistakes():
+def test_wrong_arguments_raise_named_errors():
     session = fluid.Session(minimised, small)
     with pytest.raises(errors.ArgumentError, match=r"minimises nothing.*program=\.\.\."):
         fluid.Loop(session, [], program=small)
@@ -178,7 +178,7 @@ def test_mistakes():
     assert int(session.scope.step) == 0
 
 
-def test_an_epoch_without_a_step_of_the_loop_is_warned_of_once():
+def test_epoch_without_loop_step_is_warned_of_once():
     with pytest.warns(errors.FluidWarning, match=r"without a loop\.step\(feed\).*instead of session\.step") as caught:
         loop = run([], num_epochs=2, each=lambda loop, feed: loop.session.step(feed))
     assert len(caught) == 1 and loop.epoch == 2
@@ -195,7 +195,7 @@ def test_a_step_outside_of_an_epoch_is_refused():
         loop.step(next(iter(feeds)))
 
 
-def test_a_loop_of_a_reader_that_was_read_before_says_that_nothing_is_left(caplog):
+def test_loop_over_read_reader_logs_nothing_to_train(caplog):
     session = fluid.Session(minimised)
     used = arrays()
     list(used())
@@ -214,7 +214,7 @@ def test_a_loop_is_kept_with_its_feeds(tmp_path):
     fluid.Checkpoint(session, tmp_path, fluid.Loop(session, [{"x": X, "y": Y}], progress=False))
 
 
-def test_an_iterator_lasts_for_one_epoch():
+def test_iterator_for_two_epochs_raises_reader_error():
     session = fluid.Session(minimised)
     for feeds, words in ((iter([{"x": X, "y": Y}]), "iterated once only"), (lambda: iter([]), "gave nothing")):
         with (
@@ -225,7 +225,7 @@ def test_an_iterator_lasts_for_one_epoch():
                 loop.step(feed)
 
 
-def test_a_loop_that_is_left_in_the_middle_of_an_epoch_is_warned_of():
+def test_break_within_an_epoch_is_warned_of():
     session = fluid.Session(minimised)
     with (
         pytest.warns(errors.FluidWarning, match=r"left in the middle of an epoch.*loop\.stop\(\) instead of break"),

@@ -1,4 +1,4 @@
-"""A training that changes nothing says so: gathered gradients that are never used, and schedules that are over."""
+"""Training without updates: unused accumulated gradients and finished schedules are warned of."""
 
 import warnings
 
@@ -30,7 +30,7 @@ def complaints(optimizer, *calls, build=fluid.Trainer, **options):
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_gradients_that_are_gathered_for_longer_than_the_training(epochs):
+def test_accumulation_longer_than_training_is_warned_of(epochs):
     (found,) = complaints(Adam(0.1, accumulate_steps=64), epochs)
     assert f"accumulate_steps=64 makes one update of 64 steps, found {10 * epochs} steps" in found
     assert f"write accumulate_steps={10 * epochs // 4}, or" in found
@@ -41,13 +41,13 @@ def population(function, optimizer):
 
 
 @pytest.mark.parametrize("build", [fluid.Trainer, population])
-def test_a_schedule_whose_length_is_in_epochs(build):
+def test_schedule_length_in_epochs_is_warned_of(build):
     (found,) = complaints(SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=1, total_steps=4)), 4, build=build)
     assert "0 for most of the 10 steps so far, and stays 0" in found
     assert "an epoch has 10 steps" in found and "step_each_epoch=10, epochs=4" in found
 
 
-def test_a_schedule_that_ends_within_the_training_is_found_at_its_end():
+def test_schedule_ending_within_training_is_warned_of():
     (found,) = complaints(SGD(fluid.layers.polynomial_decay(0.1, decay_steps=12, end_learning_rate=0.0)), 4)
     assert "0 for most of the 40 steps so far" in found
 
@@ -70,13 +70,13 @@ def test_ordinary_trainings_are_not_complained_of(optimizer, calls):
     assert complaints(optimizer, *calls) == []
 
 
-def test_a_rate_that_was_set_takes_the_place_of_the_schedule():
+def test_set_rate_replaces_the_schedule_without_warning():
     trainer = fluid.Trainer(program, SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=1, total_steps=2)))
     trainer.learning_rate = 0.1
     trainer.train(reader(), 2)
 
 
-def test_a_loop_of_the_users_own():
+def test_accumulation_in_a_custom_loop_is_warned_of():
     def minimizing():
         loss = program()
         Adam(0.1, accumulate_steps=64).minimize(loss)
@@ -94,13 +94,13 @@ def test_a_loop_of_the_users_own():
 
 @pytest.mark.parametrize("build", [fluid.Trainer, population])
 def test_a_loss_that_does_not_fall_is_logged(build, caplog):
-    for rate, said in [(0.01, 0), (0.35, 1)]:  # steps of 0.35 are twice as far as the minimum
+    for rate, said in [(0.01, 0), (0.35, 1)]:  # a rate of 0.35 steps twice as far as the minimum
         build(program, SGD(rate)).train(reader(), 3)
         found = [record.getMessage() for record in caplog.records if "did not fall" in record.getMessage()]
         assert len(found) == said
     assert "the loss did not fall in 3 epochs" in found[0] and "fluid.find_learning_rate" in found[0]
 
 
-def test_a_training_of_two_epochs_need_not_fall(caplog):
+def test_flat_loss_of_two_epochs_is_not_logged(caplog):
     fluid.Trainer(program, SGD(0.35)).train(reader(), 2)
     assert "did not fall" not in caplog.text

@@ -1,4 +1,4 @@
-"""A notebook as people use one: what stands below its cells after it was run, and run again from the top."""
+"""A user notebook: the cell outputs after a run and a rerun from the top."""
 
 import re
 
@@ -14,33 +14,33 @@ def notebook():
 
 
 def outputs(notebook, words):
-    """The outputs of the cell that holds some words."""
+    """Return the outputs of the only cell that contains `words`."""
     (cell,) = [cell for cell in notebook.cells if words in cell.source]
     return cell.outputs
 
 
 @pytest.mark.slow
 class TestNotebookThatIsRunAgainFromTheTop:
-    def test_nothing_is_on_standard_error_and_nothing_fails_but_what_was_interrupted(self, notebook):
+    def test_only_the_interrupted_cell_fails_without_stderr(self, notebook):
         every = [output for cell in notebook.cells for output in cell.outputs]
         assert not [output for output in every if output.output_type == "stream"]
         (error,) = [output for output in every if output.output_type == "error"]
         assert error.ename == "KeyboardInterrupt"
 
-    def test_each_training_has_one_output(self, notebook):
+    def test_each_training_has_a_single_output(self, notebook):
         interrupted = outputs(notebook, training_notebook.FAILS)
         assert [output.output_type for output in interrupted] == ["display_data", "error"]
         assert len(outputs(notebook, "history = ")) == 1
         assert len(outputs(notebook, "slow, fast")) == 2
 
-    def test_what_was_interrupted_says_so_and_the_next_cell_continues_it(self, notebook):
+    def test_interrupted_cell_is_continued_by_the_next_cell(self, notebook):
         table = Table(outputs(notebook, training_notebook.FAILS)[0].data["text/html"])
         assert table.text[0].startswith("epoch 4/25, KeyboardInterrupt: ") and table.rows[-1][:2] == ["4", "21"]
         table = Table(outputs(notebook, "history = ")[0].data["text/html"])
         assert "training continues after 3 epochs and 21 steps" in table.text
         assert table.text[0].startswith("epoch 25/25: 100%") and table.rows[-1][:2] == ["25", "45"]
 
-    def test_it_is_rendered_as_a_page(self, notebook):
+    def test_notebook_renders_as_an_html_page(self, notebook):
         nbformat.validate(notebook)
         page = training_notebook.rendered(notebook)
         assert len(re.findall(r"epoch (\d+)/\1: 100%", page)) == 3 and "epoch 4/25, KeyboardInterrupt: " in page

@@ -1,4 +1,4 @@
-"""What a person sees of a training: a bar on a terminal, and in a notebook one table, whatever happens."""
+"""Progress display: a bar on a terminal, and a single table in a notebook."""
 
 import atexit
 import builtins
@@ -35,7 +35,7 @@ def reader(batch_size=4):
 
 
 class Losses(fluid.Handler):
-    """Keeps the loss of every step, by epoch."""
+    """A handler that records the loss of every step by epoch."""
 
     def __init__(self):
         self.of = {}
@@ -45,17 +45,17 @@ class Losses(fluid.Handler):
 
 
 def drawn(text):
-    """The states of the bars of a terminal, in order."""
+    """Return the states of the terminal bars in order."""
     return [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
 
 
 def drawing():
-    """The threads that draw while XLA compiles; tqdm has another thread, which stays."""
+    """Return the threads that draw while XLA compiles; the thread of tqdm remains and does not count."""
     return [thread for thread in threading.enumerate() if thread.name == "fluid-progress"]
 
 
 class Shell:
-    """An IPython shell with a kernel, and what cells run in it display.
+    """An IPython shell with a kernel that records the output of its cells.
 
     Attributes:
       publisher: sends messages to the front end.
@@ -68,14 +68,14 @@ class Shell:
         self.published = shell.display_pub.outputs
 
     def run(self, cell, **names):
-        """Run a cell; returns the error that it ended with, or None."""
+        """Run a cell; return its error, or None."""
         self._shell.user_ns.update(names)
         result = self._shell.run_cell(cell, store_history=False)
         return result.error_before_exec or result.error_in_exec
 
     @property
     def outputs(self):
-        """What stands below the cell when it is done, as a front end shows it: the newest data of each output."""
+        """Return the final outputs of the cell as a front end shows them: the newest data of each output."""
         shown = {}
         for message in self.published:
             name = message["transient"]["display_id"]
@@ -96,7 +96,7 @@ def shell(monkeypatch, in_tmp):
     config.HistoryManager.enabled = False
     made = InteractiveShell.instance(config=config)
     made.display_pub = CapturingDisplayPublisher()
-    made.kernel = object()  # where there is one, the shell is that of a notebook
+    made.kernel = object()  # a shell with a kernel is a notebook shell
     try:
         yield Shell(made)
     finally:
@@ -108,7 +108,7 @@ def shell(monkeypatch, in_tmp):
 
 
 class TestNotebook:
-    def test_one_output_is_updated_however_long_and_nothing_is_on_standard_error(self, shell, capfd):
+    def test_long_training_updates_a_single_output(self, shell, capfd):
         losses = Losses()
         bar = fluid.ProgressBar(interval=0)
         cell = "history = trainer.train(reader, 30, handlers=[bar, losses], test_reader=reader)"
@@ -148,7 +148,7 @@ class TestNotebook:
             assert row["loss"] == "" or any(float(row["loss"]) == pytest.approx(mean, rel=1e-3) for mean in means)
             assert row["test_loss"] == "" or row["steps"] == "24"
 
-    def test_the_line_above_says_how_far_and_how_long(self, shell):
+    def test_line_above_shows_progress_and_time(self, shell):
         bar = fluid.ProgressBar(interval=0)
         shell.run("history = trainer.train(reader, 2, handlers=[bar])", trainer=make(), reader=reader(), bar=bar)
         lines = [message["data"]["text/plain"] for message in shell.published]
@@ -158,18 +158,18 @@ class TestNotebook:
         left = [line for line in lines if "9/12" in line]
         assert left and re.fullmatch(r"epoch 2/2:  75%.* 9/12 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+step/s\]", left[0])
 
-    def test_compiling_is_shown_while_it_lasts(self, shell):
+    def test_table_shows_compilation_only_while_running(self, shell):
         shell.run("history = trainer.train(reader, 1, test_reader=reader)", trainer=make(), reader=reader())
         lines = [message["data"]["text/plain"] for message in shell.published]
         places = [i for i, line in enumerate(lines) if "compiling" in line]
         seen = dict.fromkeys(re.sub(r"\d+ s: .*?(\d+)step .*", r"? s, \1 steps", lines[i]) for i in places)
         assert list(seen) == [
             "epoch 1/1, compiling ? s, 0 steps",  # the training step
-            "epoch 1/1, compiling ? s, 6 steps",  # that of the test
+            "epoch 1/1, compiling ? s, 6 steps",  # the test step
         ]
         assert any("compiling" not in line for line in lines[places[0] : places[-1]]) and "compiling" not in lines[-1]
 
-    def test_compiling_is_shown_for_how_long(self, shell, monkeypatch):
+    def test_compilation_shows_its_seconds(self, shell, monkeypatch):
         compiling, publish, second = threading.Event(), shell.publisher.publish, threading.Event()
 
         def slow():
@@ -185,11 +185,11 @@ class TestNotebook:
         monkeypatch.setattr(shell.publisher, "publish", watched)
         trainer = fluid.Trainer(slow, fluid.optimizer.SGD(0.05))
         compiling.set()
-        # A reader that does not say its batch size, so that nothing is compiled before the first minibatch.
+        # This reader declares no batch size, so nothing is compiled before the first minibatch.
         shell.run("history = trainer.train(reader, 1)", trainer=trainer, reader=lambda: iter([(X, Y)]))
         assert second.is_set()
 
-    def test_an_interrupted_training_says_so_in_its_table_and_how_to_go_on(self, shell, capfd):
+    def test_table_of_interrupted_training_says_how_to_continue(self, shell, capfd):
         def interrupt(event):
             if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (1, 2):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -212,7 +212,7 @@ class TestNotebook:
         assert [row[:2] for row in table.rows[1:]] == [["2", "6"], ["3", "6"], ["4", "6"], ["5", "6"]]
         assert capfd.readouterr().err == ""
 
-    def test_the_row_of_an_epoch_that_was_interrupted_has_its_means(self, shell):
+    def test_row_of_interrupted_epoch_has_its_means(self, shell):
         losses = Losses()
 
         def interrupt(event):
@@ -226,7 +226,7 @@ class TestNotebook:
         known = [np.mean(losses.of[1][:count]) for count in range(20 - IN_FLIGHT - 1, 21)]
         assert row[:2] == ["2", "20"] and any(float(row[2]) == pytest.approx(mean, rel=1e-3) for mean in known)
 
-    def test_a_call_that_has_nothing_to_do_says_so(self, shell, capfd):
+    def test_call_without_epochs_left_says_nothing_to_train(self, shell, capfd):
         def interrupt(event):
             if isinstance(event, fluid.EndEpochEvent) and event.epoch == 2:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -266,7 +266,7 @@ class TestNotebook:
         first, second = shell.outputs
         assert "epoch 2/2: 100%" in first["text/plain"] and "epoch 3/3: 100%" in second["text/plain"]
 
-    def test_a_log_of_the_users_own_gets_its_messages_as_well(self, shell, caplog):
+    def test_messages_also_reach_the_users_log(self, shell, caplog):
         def stop(event):
             if isinstance(event, fluid.EndStepEvent):
                 os.kill(os.getpid(), signal.SIGINT)
@@ -276,7 +276,7 @@ class TestNotebook:
 
 
 class TestTerminal:
-    def test_the_bar_has_the_running_means_of_all_scalars(self, capsys):
+    def test_bar_shows_running_means_of_all_scalars(self, capsys):
         losses = Losses()
         bar = fluid.ProgressBar(show=True, interval=0)
         make().train(reader(1), 2, handlers=[bar, losses])
@@ -287,7 +287,7 @@ class TestTerminal:
         found = [(int(m[1]) - 1, int(m[2]), float(m[3]), float(m[4])) for m in running if m]
         assert len(found) > 2 * 12
         for epoch, steps, loss, tenfold in found:
-            # The last steps may be under way, so that their losses are not among those that are known.
+            # The losses of steps in flight are not known yet.
             means = [np.mean(losses.of[epoch][:count]) for count in range(1, steps + 1)]
             assert any(loss == pytest.approx(mean, rel=1e-3) for mean in means)
             assert tenfold == pytest.approx(10 * loss, rel=2e-3)
@@ -295,7 +295,7 @@ class TestTerminal:
             last = [line for line in shown if f"epoch {epoch + 1}/2" in line][-1]
             assert f"loss {np.mean(losses.of[epoch]):.4g}, tenfold" in last
 
-    def test_compiling_is_shown_while_it_lasts(self, capsys):
+    def test_bar_shows_compilation_only_while_running(self, capsys):
         make().train(reader(), 1, progress=True)
         shown = drawn(capsys.readouterr().err)
         compiling = [i for i, line in enumerate(shown) if "epoch 1/1, compiling" in line]
@@ -323,7 +323,7 @@ class TestAnErrorWhileCompiling:
             make().train(reader(), handlers=[bar, FailsWhenCompiled()])
         assert not drawing()
 
-    def test_that_a_handler_catches_does_not_end_the_training(self, capsys):
+    def test_caught_in_a_handler_training_continues(self, capsys):
         class Catches(fluid.Handler):
             def end_step(self, event):
                 if (event.epoch, event.step) == (0, 5):

@@ -1,4 +1,4 @@
-"""Small minibatches of arrays are read and checked together; nobody sees a difference from one by one."""
+"""Small minibatches of arrays: batched reading and checking gives the same results as single reading."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fluid import errors, layers
 
 ROWS, BATCH, CLASSES = 50, 4, 5
 RANDOM = np.random.default_rng(0)
-X = RANDOM.normal(size=(ROWS, 3))  # float64, and labels int64 without an axis: both are converted
+X = RANDOM.normal(size=(ROWS, 3))  # float64 data and int64 labels without an axis are both converted
 LABELS = RANDOM.integers(0, CLASSES, ROWS)
 
 
@@ -26,12 +26,12 @@ def arrays(x=X, labels=LABELS, **options):
 
 
 def rows_of(made):
-    """The same minibatches from a reader of which nothing is known."""
+    """Return a reader function of the same minibatches that declares nothing."""
     return lambda: iter(made())
 
 
 def trained(reader, handler=lambda event: None, epochs=3):
-    """What becomes of the parameters, and the feeds and losses of all steps."""
+    """Train, and return the parameters and the feeds and losses of all steps."""
     mine, feeds, losses = trainer(), [], []
 
     def on_event(event):
@@ -46,7 +46,7 @@ def trained(reader, handler=lambda event: None, epochs=3):
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 3}, {"drop_last": True}])
-def test_training_and_tests_are_those_of_minibatches_read_one_by_one(options):
+def test_batched_reading_equals_reading_minibatch_by_minibatch(options):
     (params, feeds, losses), (others, fed, lost) = trained(arrays(**options)), trained(rows_of(arrays(**options)))
     assert losses == lost and len(feeds) == len(fed) == 3 * (ROWS // BATCH + (not options.get("drop_last")))
     for one, other in zip(feeds, fed, strict=True):
@@ -57,7 +57,7 @@ def test_training_and_tests_are_those_of_minibatches_read_one_by_one(options):
 
 
 @pytest.mark.parametrize("row, batch, sample", [(0, 0, 0), (26, 6, 2), (ROWS - 1, ROWS // BATCH, 1)])
-def test_a_flaw_is_raised_by_the_step_that_it_belongs_to(row, batch, sample):
+def test_bad_label_raises_in_its_step(row, batch, sample):
     labels = LABELS.copy()
     labels[row] = CLASSES
     ended = []
@@ -68,7 +68,7 @@ def test_a_flaw_is_raised_by_the_step_that_it_belongs_to(row, batch, sample):
     assert len(ended) == batch
 
 
-def test_what_changes_in_an_array_reaches_no_step_whose_rows_were_read():
+def test_array_changes_do_not_reach_rows_already_read():
     x = X.astype("float32")
     _, expected, _ = trained(arrays(x.copy()), epochs=1)
 
@@ -80,7 +80,7 @@ def test_what_changes_in_an_array_reaches_no_step_whose_rows_were_read():
     assert all(np.array_equal(feeds[i]["x"], expected[i]["x"]) for i in range(2))
 
 
-def test_a_step_may_change_its_feed_in_place():
+def test_feed_changed_in_place_leaves_the_data_unchanged():
     def double(event):
         if isinstance(event, fluid.BeginStepEvent):
             event.feed["x"][:] *= 2

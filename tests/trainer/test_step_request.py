@@ -1,4 +1,4 @@
-"""Looking inside of single steps of a training: values that are fetched, and values that are replaced."""
+"""Step requests: handlers fetch and override values of single training steps."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ PER_EPOCH = -(-len(ROWS) // 8)
 
 
 def training(on_begin, on_end=lambda event: None, num_epochs=1, **options):
-    """A trained Trainer of `checkpointed.small`; the functions are called at the beginning and the end of each step."""
+    """Return a trained Trainer of `resumed_programs.small`; call `on_begin` and `on_end` around each step."""
     mine = trainer(**options)
 
     def on_event(event):
@@ -26,7 +26,7 @@ def training(on_begin, on_end=lambda event: None, num_epochs=1, **options):
     return mine
 
 
-def test_a_step_returns_what_was_asked_of_it_and_no_other_does():
+def test_only_the_requested_step_returns_fetched_values():
     seen, expected = {}, {}
 
     def begin(mine, event):
@@ -48,11 +48,11 @@ def test_fetching_changes_nothing_and_is_compiled_once():
     mine = training(lambda mine, event: event.fetch("fc_0") if event.step % 2 else None, ends.append, num_epochs=3)
     assert_equal(state(mine), state(whole))
     full = [c for c in mine.session.compilations if "another fetch list" in c.reason]
-    assert len(full) == 1 and len(mine.session.compilations) <= 4  # two sizes of minibatch, each with and without
+    assert len(full) == 1 and len(mine.session.compilations) <= 4  # two minibatch sizes, with and without fetch
     assert [event.fetched.keys() for event in ends[:2]] == [[], ["fc_0"]]
 
 
-def test_who_asks_for_nothing_compiles_nothing_more():
+def test_handler_without_requests_compiles_nothing_more():
     mine = trainer()
     with counted() as plain:
         mine.train(arrays(), 2)
@@ -63,7 +63,7 @@ def test_who_asks_for_nothing_compiles_nothing_more():
     assert len(other.session.compilations) == len(mine.session.compilations) == 2
 
 
-def test_values_handlers_want_of_every_step_come_beside_those_of_one():
+def test_handler_fetches_combine_with_step_requests():
     class Watch(fluid.Handler):
         seen = []
 
@@ -79,8 +79,8 @@ def test_values_handlers_want_of_every_step_come_beside_those_of_one():
     assert watch.seen == [["grad_norm_0", "loss"]] * PER_EPOCH
 
 
-def test_an_override_is_what_the_step_goes_on_with():
-    """With the labels in the place of the prediction the loss is 0, and no gradient reaches the weight."""
+def test_override_replaces_the_value_in_the_step():
+    """Override the prediction with the labels: the loss is 0, and no gradient reaches the weight."""
     losses, weights = [], []
 
     def begin(mine, event):
@@ -93,7 +93,7 @@ def test_an_override_is_what_the_step_goes_on_with():
     assert weights[0] != weights[1] == weights[2] != weights[3]
 
 
-def test_a_scalar_stands_for_an_array_of_it_and_feeds_are_replaced_as_well():
+def test_override_accepts_a_scalar_and_a_feed():
     losses = []
 
     def begin(mine, event):
@@ -104,8 +104,8 @@ def test_a_scalar_stands_for_an_array_of_it_and_feeds_are_replaced_as_well():
     assert losses[0] == pytest.approx(9.0)
 
 
-def test_steps_with_overrides_are_steps_of_the_training():
-    """Doing by hand what the override does gives the same parameters."""
+def test_overridden_step_equals_training_by_hand():
+    """Compare with feeding the overriding value by hand: the parameters are equal."""
     half = 0.5 * np.asarray(arrays()().__next__()[0])
 
     def begin(mine, event):
@@ -131,7 +131,7 @@ def test_steps_with_overrides_are_steps_of_the_training():
         (lambda e: e.override({"x": np.zeros((8, 3))}), errors.FeedError, "x"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_and_nothing_is_trained(ask, error, match):
+def test_wrong_request_raises_and_trains_nothing(ask, error, match):
     mine = trainer()
     before = state(mine)
     with pytest.raises(error, match=match):
@@ -139,7 +139,7 @@ def test_what_cannot_be_asked_is_refused_and_nothing_is_trained(ask, error, matc
     assert_equal(state(mine), before)
 
 
-def test_a_step_that_has_run_can_be_asked_nothing():
+def test_request_after_the_step_began_raises():
     begun = []
 
     def on_event(event):
@@ -154,14 +154,14 @@ def test_a_step_that_has_run_can_be_asked_nothing():
         fluid.BeginStepEvent(0, 0).override({"x": 1.0})
 
 
-def test_what_was_fetched_stays_on_the_device():
+def test_fetched_values_stay_on_the_device():
     seen = []
     training(lambda mine, e: e.fetch("fc_0"), lambda e: seen.append(e.fetched["fc_0"]))
     assert isinstance(seen[0], jax.Array) and seen[0].shape == (8, 1)
 
 
 @pytest.mark.parametrize("every", [1, 4])
-def test_a_step_that_an_override_has_spoiled_is_found(every):
+def test_nan_report_names_a_nonfinite_override(every):
     mine = trainer()
     before = []
 

@@ -1,4 +1,4 @@
-"""Several training steps in one call of the device: nobody sees another number, another event or another order."""
+"""Batched training steps: several steps per device call change no number, no event and no order."""
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ LABELS = (np.arange(len(X)) % 5).astype("int64")
 
 
 def rich():
-    """A program with all that goes from one step to the next: statistics, random numbers, a schedule, slots."""
+    """Build a program with all state between steps: statistics, random numbers, a schedule, optimizer state."""
     x, label = fluid.layers.data("x", shape=[4]), fluid.layers.data("label", shape=[1], dtype="int64")
     hidden = fluid.layers.dropout(fluid.layers.batch_norm(fluid.layers.fc(x, size=6, act="tanh")), 0.3)
     guess = fluid.layers.fc(hidden, size=5, act="softmax")
@@ -37,12 +37,12 @@ def labelled(on_device=False):
 
 
 def columns(on_device=False):
-    """11 minibatches, the last of which is shorter."""
+    """Return a reader of 11 minibatches; the last minibatch is shorter."""
     return fluid.reader.arrays((X[:43], Y[:43]), batch_size=4, on_device=on_device)
 
 
 class Seen(fluid.Handler):
-    """Writes down all that it is told, with values; it says that it only looks at those."""
+    """A handler that records all events with values, and declares in `steps_ahead` that it only observes."""
 
     def __init__(self, ahead=float("inf")):
         self.lines = []
@@ -67,7 +67,7 @@ class Seen(fluid.Handler):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How many steps each call of the device had, in order."""
+    """Return a list that receives the number of steps of each device call, in order."""
     found = []
     run = CompiledStep.__call__
 
@@ -80,7 +80,7 @@ def calls(monkeypatch):
 
 
 def trained(steps_per_dispatch, on_device=False, **options):
-    """What a training of the rich program leaves, tells and measures."""
+    """Train the rich program; return its state, its event lines, its history and the trainer."""
     seen = Seen()
     made = trainer(None, rich, optimizer(), steps_per_dispatch=steps_per_dispatch, **options)
     history = made.train(labelled(on_device), 3, handlers=[seen])
@@ -93,7 +93,7 @@ def one_by_one():
 
 
 @pytest.mark.parametrize("together, on_device", [(5, False), ("auto", True)])
-def test_same_bits_and_same_events_as_one_by_one(together, on_device, one_by_one, calls, monkeypatch):
+def test_batched_steps_keep_all_bits_and_events(together, on_device, one_by_one, calls, monkeypatch):
     monkeypatch.setattr(Pace, "together", property(lambda self: 4))
     found, lines, history, made = trained(together, on_device)
     assert_equal(found, one_by_one[0])
@@ -101,8 +101,8 @@ def test_same_bits_and_same_events_as_one_by_one(together, on_device, one_by_one
     assert calls == ([5] if together == 5 else [4, 1]) * 3
 
 
-def test_a_call_ends_where_somebody_looks(calls, tmp_path):
-    """Handlers with a cadence, tests, checkpoints and the end of an epoch, each at its own step."""
+def test_call_ends_at_every_observed_step(calls, tmp_path):
+    """Use handlers with intervals, tests, checkpoints and epoch ends that fall on different steps."""
     looked = []
 
     def spy(name):
@@ -131,17 +131,17 @@ def test_a_call_ends_where_somebody_looks(calls, tmp_path):
     found = run(8, tmp_path / "eight")
     assert found[:3] == expected[:3]
     assert_equal(found[3], expected[3])
-    ends = {int(end) for end in np.cumsum(calls)}  # 11 steps are an epoch, and the last is shorter
+    ends = {int(end) for end in np.cumsum(calls)}  # an epoch has 11 steps, and its last minibatch is shorter
     assert {3, 5, 6, 7, 9, 10, 11, 12, 14, 15, 18, 21, 22} | set(expected[1]) == ends
     assert max(calls) == 3
 
 
-def test_asking_something_of_a_step_stops_before_it(calls):
+def test_requested_step_begins_a_new_call(calls):
     class Asks(fluid.Handler):
         fetched = ()
 
         def steps_ahead(self):
-            return 5 - self.done % 6 or 1  # the sixth step begins a call, and is one
+            return 5 - self.done % 6 or 1  # the sixth step is a call with a single step
 
         def begin_step(self, event):
             if self.done % 6 == 5:
@@ -162,7 +162,7 @@ def test_asking_something_of_a_step_stops_before_it(calls):
         trainer(steps_per_dispatch=4).train(columns(), event_handler=late)
 
 
-def test_stop_and_pause_end_with_the_call_and_nothing_is_lost(calls):
+def test_pause_ends_after_the_call_without_lost_steps(calls):
     whole = trainer()
     whole.train(columns(), 2)
     calls.clear()
@@ -177,13 +177,13 @@ def test_stop_and_pause_end_with_the_call_and_nothing_is_lost(calls):
 
     reader = columns()
     made.train(reader, 2, event_handler=stop)
-    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3)] and calls == [4]  # documented: it sees steps after they ran
+    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3)] and calls == [4]  # documented: events come after the steps ran
     made.train(reader, 2, event_handler=stop)
     assert seen == [(epoch, step) for epoch in range(2) for step in range(11)]
     assert_equal(state(made), state(whole))
 
 
-def test_killed_within_a_call_it_resumes_exactly(tmp_path):
+def test_kill_within_a_call_resumes_exactly(tmp_path):
     dies = 16  # the first of three in one call
     whole = trainer()
     expected = Seen()
@@ -212,7 +212,7 @@ def test_killed_within_a_call_it_resumes_exactly(tmp_path):
     rest = Seen()
     again = make()
     first = again.session.scope.step.item()
-    again.train(columns(), 3, handlers=[rest])  # on the host now: the order is the same
+    again.train(columns(), 3, handlers=[rest])  # on the host: the order is the same as on the device
     assert_equal(state(again), state(whole))
     steps = [line for line in expected.lines if line[0] != "epoch"]
     assert first < dies and first % 3 == 0
@@ -222,7 +222,7 @@ def test_killed_within_a_call_it_resumes_exactly(tmp_path):
 
 
 def wide():
-    """What XLA could put together in other ways inside of a loop: attention, a recurrence, pooling, a sparse table."""
+    """Build a program that XLA might fuse differently in a loop: attention, recurrence, pooling, a sparse table."""
     x, ids = fluid.layers.data("x", shape=[6, 8]), fluid.layers.data("ids", shape=[6, 1], dtype="int64")
     hidden = x + fluid.layers.embedding(ids, size=[30, 8], is_sparse=True)
     hidden = fluid.layers.layer_norm(hidden, begin_norm_axis=2)
@@ -234,7 +234,7 @@ def wide():
 
 
 @pytest.mark.full
-def test_same_bits_of_a_recurrent_program_with_a_sparse_table():
+def test_recurrent_sparse_program_keeps_bits_in_batched_steps():
     rng = np.random.default_rng(1)
     data = {"x": rng.normal(size=(96, 6, 8)).astype("float32"), "ids": rng.integers(0, 30, (96, 6, 1))}
 
@@ -247,7 +247,7 @@ def test_same_bits_of_a_recurrent_program_with_a_sparse_table():
     assert_equal(left_by(6, True), expected)
 
 
-def test_one_call_and_one_compilation_for_many_steps(calls):
+def test_batched_steps_share_a_call_and_a_compilation(calls):
     made = trainer(steps_per_dispatch=8)
     made.train(columns(), 4)
     assert calls == [8, 2, 1] * 4
@@ -262,7 +262,7 @@ def made():
 
 
 def fed(made, on_device):
-    """Feeds of three steps in one call, on the device."""
+    """Return the feeds of a call with three steps, placed on the device."""
     feeds = [{"x": X[i : i + 8], "label": LABELS[i : i + 8, None].astype("int32")} for i in range(0, 24, 8)]
     if not on_device:
         return made.session.engine.place(StackedFeeds.of(feeds, 4))
@@ -271,7 +271,7 @@ def fed(made, on_device):
 
 
 @pytest.mark.parametrize("how", ["one", "stacked", "picked"])
-def test_a_step_copies_no_parameter_and_does_not_wait_for_the_host(how, made):
+def test_step_donates_all_parameters_and_transfers_nothing(how, made):
     step = bind(made.session.engine, made.program, Request(TRAIN, None, ("x", "label")))
     feed = {"x": X[:8], "label": LABELS[:8, None].astype("int32")}
     given = made.session.engine.place(feed) if how == "one" else fed(made, how == "picked")
@@ -283,8 +283,8 @@ def test_a_step_copies_no_parameter_and_does_not_wait_for_the_host(how, made):
     assert len(results) == (1 if how == "one" else 3)
 
 
-def test_a_whole_training_transfers_nothing_by_the_way(made):
-    """From the second epoch on nothing but row numbers goes to the device, and each time explicitly."""
+def test_later_epochs_transfer_nothing_implicitly(made):
+    """Check that from the second epoch on only row numbers go to the device, by explicit transfers."""
     reader = labelled(on_device=True)
     made.train(reader)
     done = made.session.scope.step.item()
@@ -293,7 +293,7 @@ def test_a_whole_training_transfers_nothing_by_the_way(made):
     assert made.session.scope.step.item() == done + 5
 
 
-def test_auto_keeps_to_single_steps_where_a_handler_says_nothing(calls, monkeypatch, caplog):
+def test_auto_uses_single_steps_without_steps_ahead(calls, monkeypatch, caplog):
     monkeypatch.setattr(Pace, "together", property(lambda self: 4))
     trainer(steps_per_dispatch="auto").train(columns(), 2, event_handler=lambda event: None)
     assert calls == [1] * 22
@@ -308,10 +308,10 @@ def test_auto_keeps_to_single_steps_where_a_handler_says_nothing(calls, monkeypa
     assert calls == [1] * 11
     calls.clear()
     trainer(steps_per_dispatch="auto").train(columns(), handlers=[fluid.handlers.GradientMonitor()])
-    assert calls == [4, 4, 2, 1]  # who only announces, and nobody acts on it, does not end a call
+    assert calls == [4, 4, 2, 1]  # announcements that no handler acts on do not end a call
 
 
-def test_what_is_measured_is_acted_on_after_its_step(calls):
+def test_measured_handler_acts_right_after_its_step(calls):
     class Acts(fluid.Handler):
         def measured(self, event):
             self.trainer.learning_rate = 0.1 / (1 + float(event.metrics["grad_norm_0"]))
@@ -329,18 +329,18 @@ def test_what_is_measured_is_acted_on_after_its_step(calls):
     "seconds, together",
     [(0.0001, MOST), (0.0003, MOST), (0.001, MOST), (0.0015, 32), (0.0024, 32), (0.0026, 1), (1.0, 1)],
 )
-def test_the_number_of_steps_follows_from_how_long_they_take(seconds, together):
+def test_pace_chooses_steps_per_call_by_step_time(seconds, together):
     pace = Pace()
     pace.mark(0, 0.0)
     assert pace.together == 1
-    pace.mark(4, 4 * seconds + 5)  # somebody tested meanwhile
+    pace.mark(4, 4 * seconds + 5)  # a test ran in between
     pace.interrupt()
     for mark in range(3):
         pace.mark(10 + 5 * mark, 100 + 5 * mark * seconds)
     assert pace.together == together
 
 
-def test_the_step_that_made_a_nan_is_found_among_several():
+def test_nan_report_finds_the_step_within_a_call():
     def logs():
         return fluid.layers.mean(fluid.layers.fc(fluid.layers.log(fluid.layers.data("x", shape=[2])), size=1))
 
@@ -360,7 +360,7 @@ def test_the_step_that_made_a_nan_is_found_among_several():
     assert_equal(found[1], expected[1])
 
 
-def test_a_step_of_ones_own_runs_together_with_others():
+def test_batched_custom_steps_equal_single_steps():
     def halved(step):
         here = step.losses_and_gradients()
         parameters, slots = step.update({name: 0.5 * value for name, value in here.gradients.items()})
@@ -374,7 +374,7 @@ def test_a_step_of_ones_own_runs_together_with_others():
     assert_equal(run(4), run(1))
 
 
-def test_several_programs_run_together_as_long_as_it_is_the_turn_of_one(calls):
+def test_call_ends_at_the_turn_of_another_program(calls):
     def other():
         x = fluid.layers.data("x", shape=[4])
         return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=2, param_attr="other.w", bias_attr=False)))
@@ -400,7 +400,7 @@ def convolves():
     return fluid.layers.mean(fluid.layers.conv2d(image, num_filters=1, filter_size=3))
 
 
-def test_wrong_numbers_and_programs_that_cannot():
+def test_wrong_steps_per_dispatch_raises_argument_error():
     for wrong in (0, -1, 1.5, True, "many"):
         with pytest.raises(errors.ArgumentError, match=r"expected a number of steps from 1 on, or \"auto\""):
             trainer(steps_per_dispatch=wrong)

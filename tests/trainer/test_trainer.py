@@ -1,4 +1,4 @@
-"""Trainer: learning, events in their whole order, testing, stopping, saving."""
+"""Trainer: learning, the order of events, testing, stopping and saving."""
 
 import _thread
 import copy
@@ -50,7 +50,7 @@ def steps(epoch, count, last=None):
     return begun if last is None else begun[: begun.index((last, epoch, count - 1)) + 1]
 
 
-def test_it_learns():
+def test_linear_regression_learns_the_weights():
     trainer = make()
     trainer.train(reader(), num_epochs=60)
     np.testing.assert_allclose(trainer.params["fc_0.w_0"], [[1.0], [-2.0], [0.5], [3.0]], atol=1e-2)
@@ -66,7 +66,7 @@ def test_it_learns():
         lambda: fluid.Trainer(functools.partial(train_program), optimizer=fluid.optimizer.SGD(0.1)),
     ],
 )
-def test_all_spellings_mean_one_thing(build):
+def test_all_constructor_spellings_train_the_same(build):
     trainer, want = build(), make()
     for t in (trainer, want):
         t.train(reader(), num_epochs=2)
@@ -85,7 +85,7 @@ def test_a_program_that_minimises_itself_needs_no_optimizer():
     assert np.array_equal(trainer.params["fc_0.w_0"], want.params["fc_0.w_0"])
 
 
-def test_fluid_train_in_one_call():
+def test_fluid_train_builds_and_trains_a_trainer():
     seen = []
     trainer = fluid.train(
         train_program, reader(), num_epochs=2, optimizer=fluid.optimizer.SGD(0.1), event_handler=record(seen), seed=3
@@ -94,7 +94,7 @@ def test_fluid_train_in_one_call():
     assert fluid.train(train_program, reader()).program.minimizes[0].optimizer == fluid.optimizer.Adam()
 
 
-def test_the_whole_order_of_events():
+def test_training_sends_all_events_in_order():
     seen = []
     make().train(reader(), num_epochs=2, event_handler=record(seen))
     assert seen == [
@@ -109,7 +109,7 @@ def test_the_whole_order_of_events():
     ]
 
 
-def test_the_order_with_stop_after_a_step():
+def test_stop_after_a_step_sends_ending_events():
     seen, trainer = [], make()
 
     def stop(event):
@@ -132,7 +132,7 @@ def test_the_order_with_stop_after_a_step():
         ("EndEpoch", [("BeginTrain",), ("BeginEpoch", 0), *steps(0, 3), ("EndEpoch", 0, True), ("EndTrain", True)]),
     ],
 )
-def test_the_order_with_stop_elsewhere(kind, want):
+def test_stop_at_other_events_sends_ending_events(kind, want):
     seen, trainer = [], make()
     trainer.train(
         reader(),
@@ -142,7 +142,7 @@ def test_the_order_with_stop_elsewhere(kind, want):
     assert seen == want
 
 
-def test_the_order_with_an_exception_in_the_handler():
+def test_handler_exception_sends_only_end_train():
     seen, trainer = [], make()
 
     def fail(event):
@@ -160,7 +160,7 @@ def test_the_order_with_an_exception_in_the_handler():
     assert int(trainer.session.scope.step) == 5
 
 
-def test_the_order_with_an_exception_in_the_reader():
+def test_reader_exception_sends_only_end_train():
     seen, trainer = [], make()
 
     def failing():
@@ -176,7 +176,7 @@ def test_the_order_with_an_exception_in_the_reader():
 
 
 @pytest.mark.parametrize("moment", ["BeginTrain", "BeginEpoch", "BeginStep", "EndStep", "EndEpoch"])
-def test_the_order_with_a_keyboard_interrupt(moment):
+def test_keyboard_interrupt_sends_only_end_train(moment):
     seen, trainer = [], make()
 
     def interrupt(event):
@@ -193,7 +193,7 @@ def test_the_order_with_a_keyboard_interrupt(moment):
     assert int(trainer.session.scope.step) == done + 3
 
 
-# Python itself drops an interrupt that it happens to raise in a destructor, and warns of it.
+# Python drops an interrupt that is raised in a destructor, and warns of it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_real_interrupts_at_any_moment_leave_whole_steps():
     trainer, rng = make(), np.random.default_rng(0)
@@ -255,7 +255,7 @@ def test_handlers_are_an_onion():
     assert seen == ["a in", "b in", "BeginEpochEvent", "EndEpochEvent", "b out", "a out", "b end", "a end"]
 
 
-def test_every_entered_ring_is_left_even_when_one_fails_on_the_way_out():
+def test_failing_end_train_still_ends_entered_handlers():
     left = []
 
     class Ring(fluid.Handler):
@@ -314,7 +314,7 @@ def test_testing_changes_nothing():
         assert np.array_equal(value, before[name])
 
 
-def test_testing_inside_a_handler():
+def test_testing_inside_a_handler_sees_falling_loss():
     losses, trainer = [], make()
 
     def on_event(event):
@@ -331,7 +331,7 @@ def test_training_inside_a_handler_is_refused():
         trainer.train(reader(), event_handler=lambda event: trainer.train(reader()))
 
 
-def test_no_compilation_at_the_second_step_nor_for_a_second_test():
+def test_second_step_and_second_test_compile_nothing():
     trainer, compiled_at = make(), []
     with counted() as compiled:
 
@@ -349,7 +349,7 @@ def test_no_compilation_at_the_second_step_nor_for_a_second_test():
     assert len(trainer.session.compilations) == 2
 
 
-def test_two_runs_with_one_seed_are_equal_bit_for_bit():
+def test_equal_seeds_train_to_equal_bits():
     found = []
     for _ in range(2):
         trainer = make(fluid.optimizer.Adam(0.01), seed=4)
@@ -360,7 +360,7 @@ def test_two_runs_with_one_seed_are_equal_bit_for_bit():
         assert np.array_equal(value, found[1][name])
 
 
-def test_warm_start_and_hand_over(tmp_path):
+def test_saved_params_start_a_trainer_and_inferencer(tmp_path):
     trainer = make()
     trainer.train(reader(), num_epochs=3)
     trainer.save_params(tmp_path / "line.params")
@@ -375,7 +375,7 @@ def test_warm_start_and_hand_over(tmp_path):
         np.testing.assert_allclose(inferencer.infer({"x": X})[0], want, rtol=1e-5, atol=1e-6)
 
 
-def test_feed_order_as_list_dict_and_none():
+def test_feed_order_accepts_list_dict_and_default():
     rows = list(zip(Y, X, strict=True))
     found = []
     for order in (["y", "x"], {"x": 1, "y": 0}):
@@ -421,7 +421,7 @@ def test_the_users_reader_is_closed():
     assert closed == [True, True]
 
 
-def test_no_thread_is_left_behind():
+def test_training_leaves_no_thread():
     before = threading.active_count()
     trainer = make()
     trainer.train(fluid.reader.buffered(reader(), 4), num_epochs=3)
@@ -443,7 +443,7 @@ def test_the_progress_bar_shows_epochs_and_the_loss(capsys):
     shown = capsys.readouterr().err
     assert "epoch 1/2" in shown and "epoch 2/2" in shown and "loss" in shown
     make().train(reader(), num_epochs=2)
-    assert capsys.readouterr().err == ""  # nobody watches
+    assert capsys.readouterr().err == ""  # standard error is no terminal
 
 
 def test_the_progress_bar_is_closed_after_an_error(capsys):
@@ -453,7 +453,7 @@ def test_the_progress_bar_is_closed_after_an_error(capsys):
     assert bar._bar is None
 
 
-def test_what_a_trainer_says_of_itself_waits_for_nothing():
+def test_repr_does_not_wait_for_the_device():
     def train_program():
         x = fluid.layers.data("x", shape=[2])
         return fluid.layers.mean(fluid.layers.fc(x, size=600))
@@ -479,7 +479,7 @@ def test_what_a_trainer_says_of_itself_waits_for_nothing():
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_copies_and_pickles_are_refused_with_what_to_write(copied, tmp_path):
+def test_copies_and_pickles_raise_with_the_alternative(copied, tmp_path):
     trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
     with pytest.raises(errors.ArgumentTypeError, match=r"fluid.Trainer cannot be copied or pickled.*param_path="):
         copied(trainer)
@@ -490,7 +490,7 @@ def test_copies_and_pickles_are_refused_with_what_to_write(copied, tmp_path):
         copied(fluid.Inferencer(param_path=tmp_path / "net.fluid"))
 
 
-def test_stop_iteration_of_a_handler_says_how_training_is_ended():
+def test_stop_iteration_of_a_handler_names_trainer_stop():
     def handler(event):
         raise StopIteration
 

@@ -1,4 +1,4 @@
-"""Parameters that one program takes of what another one left: files, arrays and checkpoints."""
+"""Parameter transfer: a program takes parameters of another program from files, arrays and checkpoints."""
 
 import json
 import logging
@@ -44,7 +44,7 @@ CHOICES = {"strict": False, "rename": {"old/*": "new/*"}, "skip": ["head/*"]}
 
 @pytest.fixture
 def old(tmp_path):
-    """A trained Trainer of the old program, its file, and its parameters as NumPy arrays."""
+    """Return a trained Trainer of the old program, its parameter file and its parameters as NumPy arrays."""
     trainer = fluid.Trainer(old_program, SGD(0.1))
     trainer.train(DATA, num_epochs=1, progress=False)
     trainer.save_params(tmp_path / "old.params")
@@ -56,14 +56,14 @@ def arrays(owner):
 
 
 def check_taken(got, before, old):
-    """What was taken is that of the old program, and everything else as it was initialised."""
+    """Check that the backbone equals the old program and that all other parameters keep their initial values."""
     for name in OLD:
         np.testing.assert_array_equal(got[f"new/{name}"], old[f"old/{name}"])
     for name in got.keys() - {f"new/{name}" for name in OLD}:
         np.testing.assert_array_equal(got[name], before[name])
 
 
-def test_transfer_load_params_takes_a_part_by_other_names_and_reports(old):
+def test_transfer_load_params_takes_renamed_part_with_report(old):
     _, path, values = old
     trainer = fluid.Trainer(new_program, SGD(0.1), seed=3)
     before = arrays(trainer)
@@ -93,7 +93,7 @@ def test_transfer_load_params_takes_a_part_by_other_names_and_reports(old):
     ],
     ids=["param_path", "params", "session", "io", "io of a program"],
 )
-def test_transfer_takes_the_same_wherever_it_is_asked_for(old, load):
+def test_transfer_takes_the_same_by_every_call(old, load):
     _, path, values = old
     check_taken(arrays(load(path, values)), arrays(fluid.Trainer(new_program, SGD(0.1), seed=3)), values)
 
@@ -104,7 +104,7 @@ def loaded(load):
     return trainer
 
 
-def test_transfer_logs_what_is_missing_and_what_is_left_over(old, caplog):
+def test_transfer_logs_missing_and_extra_arrays(old, caplog):
     trainer = fluid.Trainer(new_program, SGD(0.1))
     with caplog.at_level(logging.WARNING, "fluid"):
         report = trainer.load_params(old[1], strict=False, rename={"old/*": "new/*", "head/*": "former/*"})
@@ -142,7 +142,7 @@ def test_transfer_of_all_says_nothing_but_is_complete(old, caplog):
         ({**CHOICES, "skip": ["*"]}, errors.ParameterError, "nothing would be taken"),
     ],
 )
-def test_transfer_that_does_not_fit_changes_nothing_and_says_how(old, choices, error, message):
+def test_transfer_mismatch_changes_nothing_and_names_the_fix(old, choices, error, message):
     trainer = fluid.Trainer(new_program, SGD(0.1))
     before = arrays(trainer)
     with pytest.raises(error, match=message):
@@ -151,7 +151,7 @@ def test_transfer_that_does_not_fit_changes_nothing_and_says_how(old, choices, e
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_loading_a_file_that_shares_no_name_is_an_error(old, tmp_path):
+def test_loading_without_common_names_raises_parameter_error(old, tmp_path):
     def other():
         return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=1, name="alone"))
 
@@ -183,7 +183,7 @@ def test_saving_no_names_is_an_error(old, tmp_path):
         old[0].save_params(tmp_path / "none", names=["odl/*"])
 
 
-def test_globs_name_what_is_saved(old, tmp_path):
+def test_save_params_selects_names_by_glob(old, tmp_path):
     old[0].save_params(tmp_path / "backbone", names=["old/*"])
     assert set(fluid.io.load_arrays(tmp_path / "backbone")[0]) == {f"old/{name}" for name in OLD}
 
@@ -198,7 +198,7 @@ def test_trainer_params_are_arrays_by_name(old):
         fluid.Trainer(old_program, SGD(0.1), skip=["head/*"])
 
 
-def test_inferencer_of_a_checkpoint_takes_the_newest_that_is_whole(tmp_path):
+def test_inferencer_loads_the_newest_undamaged_checkpoint(tmp_path):
     def line():
         return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=1)
 
@@ -219,7 +219,7 @@ def test_inferencer_of_a_checkpoint_takes_the_newest_that_is_whole(tmp_path):
     damaged.write_text(damaged.read_text(encoding="utf-8") + " ", encoding="utf-8")
     (got,) = fluid.Inferencer(line, checkpoint=tmp_path / "kept").infer({"x": x})
     np.testing.assert_allclose(got, expected(2), rtol=1e-5)
-    assert (tmp_path / "kept" / "4").is_dir()  # looking sets nothing aside
+    assert (tmp_path / "kept" / "4").is_dir()  # reading a checkpoint sets no folder aside
 
 
 def test_inferencer_of_no_checkpoint_says_so(tmp_path):
@@ -231,13 +231,13 @@ def test_inferencer_of_no_checkpoint_says_so(tmp_path):
         fluid.Inferencer(old_program, checkpoint=tmp_path, param_path=tmp_path)
 
 
-def test_a_session_of_another_program_says_what_to_check(old, tmp_path):
+def test_session_of_another_program_raises_parameter_error(old, tmp_path):
     old[0].session.save(tmp_path / "session")
     with pytest.raises(errors.ParameterError, match="check that the program function is the one that was trained"):
         fluid.Trainer(new_program, SGD(0.1)).session.load(tmp_path / "session")
 
 
-# Both layers have one shape, so that the head alone takes by its names the parameters of the tower.
+# Both layers have the same shape, so the head alone would take the parameters of the tower by name.
 NET = """
 import fluid
 def tower(x):
@@ -254,7 +254,7 @@ def only_head(size=4):
 
 
 def module(folder, text, name="net.py"):
-    """The functions of a file that holds a text."""
+    """Write `text` to a file, execute the file, and return its functions by name."""
     path = folder / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -265,7 +265,7 @@ def module(folder, text, name="net.py"):
 
 @pytest.fixture
 def net(tmp_path):
-    """The functions of NET, and the folder with `net.params`, `net.session` and a checkpoint of its training."""
+    """Return the functions of NET, and the folder with the files and the checkpoint of its training."""
     made = module(tmp_path, NET)
     trainer = fluid.Trainer(made["train"], SGD(0.1), checkpoint_config=fluid.CheckpointConfig(tmp_path / "kept"))
     trainer.train(DATA, 1, progress=False)
@@ -284,7 +284,7 @@ def net(tmp_path):
         {"checkpoint": "kept"},
     ],
 )
-def test_messages_say_which_lines_created_what_differs(net, options):
+def test_mismatch_message_names_the_creating_lines(net, options):
     made, folder = net
     options = {key: folder / value for key, value in options.items()}
     fluid.Inferencer(made["whole"], **options)
@@ -300,7 +300,7 @@ def test_messages_say_which_lines_created_what_differs(net, options):
     assert f"missing: {missing}" in str(caught.value)
 
 
-def test_names_that_the_program_lacks_are_shown_with_their_lines(net):
+def test_extra_names_are_shown_with_their_lines(net):
     made, folder = net
     extra = "extra: fc_1.w_0 float32[4, 4]; created at net.py:6 in head there"
     for load in (
@@ -323,7 +323,7 @@ def test_a_part_takes_its_parameters_by_other_names(net):
         fluid.Inferencer(lambda: made["only_head"](3), param_path=folder / "net.params", rename=rename)
 
 
-# How earlier versions noted where a parameter came from.
+# The format in which earlier versions recorded the origin of a parameter.
 OLD_NOTE = {"fc_0.w_0": {"kind": "fc", "site": "net.py:4 in tower", "lines": ["tower:8f2a91c0"], "place": None}}
 
 
@@ -344,7 +344,7 @@ def test_files_of_earlier_versions_load(net, origins):
         fluid.Inferencer(lambda: made["only_head"](3), param_path=old)
 
 
-def test_files_are_the_same_bytes_each_time_and_name_no_folder(net, monkeypatch):
+def test_parameter_files_are_reproducible_without_folder_names(net, monkeypatch):
     made, folder = net
     for name, seconds in (("first", 1e9), ("second", 2e9)):
         date = time.gmtime(seconds)
@@ -430,7 +430,7 @@ def test_names_of_an_exported_model_are_refused(tmp_path):
         fluid.Inferencer(param_path=tmp_path / "m", names=["old/*"])
 
 
-def test_two_files_that_differ_name_the_lines_of_both(net, capsys):
+def test_inspecting_different_files_names_lines_of_both(net, capsys):
     made, folder = net
     other = fluid.Trainer(lambda: fluid.layers.mean(made["only_head"](3)), SGD(0.1))
     other.save_params(folder / "head.params")

@@ -1,4 +1,4 @@
-"""The way of a minibatch from its reader to the end of its step: how many modules have it in their hands, as what."""
+"""The path of a minibatch from its reader to the end of its step: few modules, few types."""
 
 import sys
 
@@ -10,7 +10,7 @@ from fluid.reader.adapters import JointMinibatch
 from fluid.reader.on_device import RowFeed, RowNumbers
 from fluid.reader.pipeline import Batch
 
-MODULES = 14  # that a minibatch may pass
+MODULES = 14  # the most modules that a minibatch may pass
 X = np.ones((64, 4), "float32")
 Y = np.ones((64, 1), "float32")
 
@@ -26,7 +26,7 @@ def is_rows(value):
 
 
 def kind_of(value):
-    """Return the stage of a minibatch that a value is; None for anything else."""
+    """Return the stage of a minibatch that `value` represents; None for any other value."""
     if isinstance(value, Batch):
         return "Batch"
     if isinstance(value, JointMinibatch | RowNumbers) or is_rows(value):
@@ -41,10 +41,10 @@ def kind_of(value):
 
 
 class Watch(fluid.Handler):
-    """Watches, from the end of one step to the end of the next, who is given a minibatch or returns one."""
+    """A handler that records, between two step ends, the modules that receive or return a minibatch."""
 
     def __init__(self):
-        self.kinds = {}  # by module
+        self.kinds = {}  # the kinds by module
 
     def begin_step(self, event):
         assert kind_of(event.feed) == "arrays"
@@ -73,7 +73,7 @@ class Watch(fluid.Handler):
     ],
     ids=["arrays", "rows", "on_device"],
 )
-def test_a_minibatch_passes_few_modules_and_changes_its_type_twice(reader):
+def test_minibatch_passes_few_modules_with_two_conversions(reader):
     watch = Watch()
     before = sys.getprofile()
     try:
@@ -83,6 +83,6 @@ def test_a_minibatch_passes_few_modules_and_changes_its_type_twice(reader):
     assert {"fluid.reader.pipeline", "fluid.trainer.loop", "fluid.trainer.events"} <= watch.kinds.keys()
     assert len(watch.kinds) <= MODULES, sorted(watch.kinds)
     assert set.union(*watch.kinds.values()) <= {"minibatch", "Batch", "arrays"}
-    # Behind the pipeline nobody knows what kind of minibatch it was.
+    # After the pipeline no module handles the original kind of a minibatch.
     after = [kinds for module, kinds in watch.kinds.items() if not module.startswith("fluid.reader.")]
     assert set.union(*after) == {"Batch", "arrays"}

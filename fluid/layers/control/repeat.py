@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import Layer, layer
 from fluid.layers.control.branch import record_outputs, strongly_typed
-from fluid.layers.control.loop import arrays_of_slices, check_carry, check_pair, count_steps, first_slice
 from fluid.layers.control.pipelined import count_rows, pipeline_of, pipelined
+from fluid.layers.control.while_loop import arrays_of_slices, check_carry, check_pair, count_steps, first_slice
 
 
 @layer

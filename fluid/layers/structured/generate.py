@@ -15,7 +15,7 @@ from fluid.core import Value
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.control.branch import strongly_typed
-from fluid.layers.control.loop import check_carry, check_pair
+from fluid.layers.control.while_loop import check_carry, check_pair
 from fluid.layers.structured.decoder import logits_of
 
 

@@ -39,7 +39,7 @@ from fluid.runtime.prediction import ConstantFeeds, constant, needed_feeds, on_h
 from fluid.runtime.seeds import Seeds
 from fluid.runtime.session import ShowsProgram
 from fluid.trainer.evaluation.means import output_names, scalar_outputs
-from fluid.trainer.programs import Member, ProgramFunction, check_data
+from fluid.trainer.programs import ProgramFunction, ProgramInput, check_data
 from fluid.trainer.signals import Signals
 
 # A test warns if the output rows that it collects in memory take more than this number of bytes.
@@ -191,7 +191,7 @@ class DatasetEvaluator:
 
     def test(
         self,
-        member: Member,
+        input: ProgramInput,
         reader: ReaderLike,
         feed_order: FeedOrder,
         metrics: Metrics,
@@ -205,7 +205,7 @@ class DatasetEvaluator:
         The first test of a program warns of outputs for which fluid guesses how to combine minibatches.
 
         Args:
-          member: the program to test.
+          input: the program to test.
           reader: as in `Trainer.test`.
           feed_order: as in `Trainer.test`.
           metrics: as in `Trainer.test`.
@@ -214,25 +214,25 @@ class DatasetEvaluator:
           fetch: as in `Trainer.test`.
           feed: as in `Trainer.test`.
         """
-        trained = member.program
+        trained = input.program
         program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
         has_rows = rows and len(scalar_outputs(program)) < len(program.outputs)
         source = minibatches(reader, in_order_for="test" if has_rows else "means")
-        member.divide(source)
-        if member.is_shared:
-            group().meet(f"a test of {member.name}")
+        input.divide(source)
+        if input.is_shared:
+            group().meet(f"a test of {input.name}")
         fixed = constant(self._session, program, feed)
         request = replace(request_of(program, metrics), overrides=tuple(fixed.overrides))
-        if member.name not in self._warned and fetch is None:
-            self._warned.add(member.name)
+        if input.name not in self._warned and fetch is None:
+            self._warned.add(input.name)
             for doubt in doubts(program):
                 warn(doubt)
         # Each test has new buckets (padding sizes), so that its result does not depend on earlier tests.
-        only = None if not fixed.feeds else member.reads.keys() - fixed.feeds.keys()
-        convert = member.converter(feed_order, self._session.engine.buckets(program), only)
+        only = None if not fixed.feeds else input.reads.keys() - fixed.feeds.keys()
+        convert = input.converter(feed_order, self._session.engine.buckets(program), only)
         check = None if interrupts is None else interrupts.check
         batches = InputPipeline(source, [convert], check).start()
-        feeds = (member.fed({**batch.feed, **fixed.feeds}) for batch in batches)
+        feeds = (input.fed({**batch.feed, **fixed.feeds}) for batch in batches)
         step = bind(self._session.engine, program, request)
         gathered = self._gathered(program, metrics, rows)
         expected = fetch is not None or f"{program.name} rows" in self._warned
@@ -441,7 +441,7 @@ class Predicting(ShowsProgram, KnownAttributes):
     _training: bool
     _signals: Signals
     _evaluator: DatasetEvaluator
-    _member: Callable[..., Member]
+    _input: Callable[..., ProgramInput]
     _set_by: ClassVar = {
         "history": "it is what trainer.train returns",
         "params": "write trainer.load_params({name: array}, strict=False), or trainer.session.scope[name] = array",
@@ -498,31 +498,31 @@ class Predicting(ShowsProgram, KnownAttributes):
           [(4, 1), (4, 1), (2, 1)]
         """
         session = self.session
-        member = self._member(program, "predict")
-        found = member.program
+        input = self._input(program, "predict")
+        found = input.program
         names = None if fetch is None else check_fetch(found, fetch)
         check_reader("predict", reader, found.table)
-        source = minibatches(check_data("predict", member.reads, reader), order_of_results(found, names))
+        source = minibatches(check_data("predict", input.reads, reader), order_of_results(found, names))
         fixed = constant(session, found, feed)
         needed = needed_feeds(session, found, names, fixed)
         step = bind(session.engine, found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
         shown = found.output_names if names is None else names
         # If other programs compute feeds of this program, the minibatches must also hold the feeds that those programs
         # read.
-        only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
+        only = needed if input.chain is None else input.reads.keys() - fixed.feeds.keys()
         check = self._signals.check if self._training else None
         seeds = session.engine.seeds if seed is None else Seeds("predict", seed)
-        draws = member.chain is not None or found.draws
+        draws = input.chain is not None or found.draws
         if seed is not None and not draws:
             session.engine.seeds.unused("predict", found.name, seed)
 
         def begin(minibatch: Any) -> Callable[[], Results]:
             draw = session.engine.draw(seeds.next()) if draws else None
-            fed = {**member.fed({**minibatch, **fixed.feeds}, draw), **fixed.feeds}
+            fed = {**input.fed({**minibatch, **fixed.feeds}, draw), **fixed.feeds}
             values = step({name: fed[name] for name in (*needed, *fixed.feeds)}, fixed.overrides, draw).values
             return lambda: Results(on_host(values), shown)
 
-        convert = member.converter(feed_order, session.engine.buckets(found), only)
+        convert = input.converter(feed_order, session.engine.buckets(found), only)
         return stream(InputPipeline(source, [convert], check), begin, found.table)
 
     @fitting("trainer.run")
@@ -559,4 +559,4 @@ class Predicting(ShowsProgram, KnownAttributes):
           >>> trainer.run({"x": np.ones((3, 2))}, fetch=["out", "out.w_0@GRAD"])
           {out: float32[3, 1], out.w_0@GRAD: float32[2, 1]}
         """
-        return self.session.run(self._member(program, "run").program, feed, fetch, mode, seed=seed)
+        return self.session.run(self._input(program, "run").program, feed, fetch, mode, seed=seed)

@@ -150,7 +150,7 @@ class TestEvery(Handler):
     @property
     def _tested(self) -> Program:
         """The program that this handler tests."""
-        return self.trainer._member(self._program, "test").program
+        return self.trainer._input(self._program, "test").program
 
 
 class Tests(NamedTuple):

@@ -1,14 +1,14 @@
 """Programs of a Trainer: their declarations, the order of their training, their readers, and feeds between programs."""
 
-from fluid.trainer.programs.member import (
-    Member,
+from fluid.trainer.programs.program_input import (
+    ProgramInput,
     ReadersLike,
     Source,
     check_data,
-    member_called,
-    members_of,
     pipeline_of,
     plan_of,
+    program_input_called,
+    program_inputs_of,
     readers_of,
     source_of,
     warn_of_idle,
@@ -26,7 +26,7 @@ from fluid.trainer.programs.training_program import (
 
 __all__ = [
     "InferenceFunction",
-    "Member",
+    "ProgramInput",
     "ProgramFunction",
     "ProgramsLike",
     "ReadersLike",
@@ -38,8 +38,8 @@ __all__ = [
     "declared_programs",
     "discovered",
     "inference_program",
-    "member_called",
-    "members_of",
+    "program_input_called",
+    "program_inputs_of",
     "pipeline_of",
     "plan_of",
     "readers_of",

@@ -1,4 +1,4 @@
-"""`python -m fluid convert`: models of the original become exported ones, which compute the same."""
+"""`python -m fluid convert`: PaddlePaddle models become exported models with equal outputs."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_nets_of_many_ops(name, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-def test_a_feed_that_gives_only_a_size_stays_a_feed(tmp_path):
+def test_feed_used_only_for_its_size_stays(tmp_path):
     written, *_ = case("random/gaussian_random_batch_size_like")
     assert main(["convert", str(written.save(tmp_path / "old")), str(tmp_path / "new")]) == 0
     (got,) = fluid.Inferencer(param_path=tmp_path / "new").infer({"x": np.zeros((3, 2), "float32")})
@@ -60,12 +60,12 @@ def test_other_names_of_files(tmp_path):
 
 
 @pytest.mark.parametrize("old", ["nowhere", "lenet/params"])
-def test_what_cannot_be_converted(old, tmp_path, capsys):
+def test_unconvertible_input_prints_an_error_without_files(old, tmp_path, capsys):
     assert main(["convert", str(FOLDER / old), str(tmp_path / "new")]) == 1
     assert capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_a_folder_becomes_stablehlo_for_one_size(tmp_path):
+def test_folder_becomes_stablehlo_of_a_fixed_size(tmp_path):
     new = tmp_path / "new.mlir"
     assert (
         main(["convert", str(FOLDER / "lenet" / "inference"), str(new), "--to", "stablehlo", "--sizes", "batch=2"]) == 0

@@ -1,4 +1,4 @@
-"""Inference models that the original saved: loaded, run, fetched from, overridden and trained further."""
+"""Inference models saved by PaddlePaddle: loading, running, fetching, overriding and fine-tuning."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ load = fluid.io.load_inference_model
 
 
 def recorded(net):
-    """What was fed to a net, and what the original computed."""
+    """Return the recorded feed of a net, and PaddlePaddle's output."""
     facts = json.loads((FOLDER / net / "io.json").read_text())
     with np.load(FOLDER / net / "io.npz") as file:
         feed = {name: file[f"in_{name}"] for name in facts["feeds"]}
@@ -28,7 +28,7 @@ def recorded(net):
 
 
 def combined(net, folder, model="__model__", params="weights"):
-    """Put a model of the original into one file of parameters and one of the program."""
+    """Combine the parameters of a PaddlePaddle model into one file; return the new folder."""
     parts = {p.name: p.read_bytes() for p in (FOLDER / net / "inference").iterdir()}
     (folder / model).write_bytes(parts.pop("__model__"))
     (folder / params).write_bytes(b"".join(parts[name] for name in sorted(parts)))
@@ -36,7 +36,7 @@ def combined(net, folder, model="__model__", params="weights"):
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_a_folder_gives_the_outputs_of_the_original(net):
+def test_model_folder_gives_paddles_outputs(net):
     feed, want = recorded(net)
     (got,) = fluid.Inferencer(param_path=FOLDER / net / "inference").infer(feed)
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -44,13 +44,13 @@ def test_a_folder_gives_the_outputs_of_the_original(net):
 
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("given", [{}, {"params_filename": "weights"}, {"model_filename": "program"}])
-def test_a_combined_file_gives_the_outputs_of_the_original(net, given, tmp_path):
+def test_combined_files_give_paddles_outputs(net, given, tmp_path):
     model = load(combined(net, tmp_path, given.get("model_filename", "__model__")), **given)
     feed, want = recorded(net)
     np.testing.assert_allclose(fluid.Session(model.program).run(feed=feed)[0], want, atol=1e-5)
 
 
-def test_it_is_loaded_and_run_as_in_the_original():
+def test_load_returns_program_feeds_and_fetches():
     executor = fluid.Session()
     program, feed_target_names, fetch_targets = load(FOLDER / "lenet" / "inference", executor)
     assert feed_target_names == ["img"] and fetch_targets == ["save_infer_model/scale_0.tmp_0"]
@@ -59,14 +59,14 @@ def test_it_is_loaded_and_run_as_in_the_original():
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_a_session_takes_the_saved_values_over():
+def test_session_starts_from_the_saved_values():
     session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[6]), size=10))
     assert not session.scope["fc_0.b_0"].any()
     program, *_ = load(FOLDER / "lenet" / "inference", session)
     assert np.array_equal(session.scope["fc_0.b_0"], program.params["fc_0.b_0"])
 
 
-def test_what_a_loaded_program_is():
+def test_loaded_program_has_the_saved_names():
     model = load(FOLDER / "lenet" / "inference")
     program = fluid.Program(model.program)
     assert list(program.feeds) == ["img"] and str(program.outputs[0]) == "float32[batch, 10]"
@@ -80,7 +80,7 @@ def test_what_a_loaded_program_is():
     assert "img -> save_infer_model/scale_0.tmp_0" in repr(model.program)
 
 
-def test_values_are_fetched_overridden_and_differentiated_by_their_names():
+def test_named_values_are_fetched_overridden_and_differentiated():
     model = load(FOLDER / "lenet" / "inference")
     session = fluid.Session(model.program)
     feed, want = recorded("lenet")
@@ -98,7 +98,7 @@ def test_values_are_fetched_overridden_and_differentiated_by_their_names():
 
 
 def tuned(net, program, steps=25):
-    """Train a loaded program further on labels of its own; returns the trainer, and the losses."""
+    """Fine-tune a loaded program on the labels of `labels_of`; return the trainer and the losses."""
     ((name, rows),) = recorded(net)[0].items()
     rows = rows.batch().rows() if isinstance(rows, fluid.LoDTensor) else rows
     minibatch = list(zip(rows, labels_of(net), strict=True))
@@ -120,13 +120,13 @@ def tuned(net, program, steps=25):
 
 
 def labels_of(net):
-    """For each row a label that the net was not trained for."""
+    """Return for each row a label that the net was not trained for."""
     want = recorded(net)[1]
     return (want.argmax(1) + 1) % want.shape[1]
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_fine_tuning_begins_with_the_saved_values_and_lowers_the_loss(net, tmp_path):
+def test_fine_tuning_lowers_the_loss_of_saved_values(net, tmp_path):
     program = load(FOLDER / net / "inference").program
     trainer, losses = tuned(net, program)
     feed, want = recorded(net)
@@ -142,7 +142,7 @@ def test_fine_tuning_begins_with_the_saved_values_and_lowers_the_loss(net, tmp_p
     assert not np.allclose(got, want, atol=1e-2)
 
 
-def test_the_features_of_a_saved_net_go_into_new_layers():
+def test_saved_features_feed_new_layers():
     program = load(FOLDER / "lenet" / "inference").program
 
     def train_program():
@@ -157,7 +157,7 @@ def test_the_features_of_a_saved_net_go_into_new_layers():
         fluid.Program(lambda: program(fetch=["pool2d_2.tmp_0"]))
 
 
-def test_layers_before_a_saved_program_may_not_take_its_names():
+def test_earlier_layers_with_saved_names_are_refused():
     program = load(FOLDER / "lenet" / "inference").program
 
     def first():
@@ -168,7 +168,7 @@ def test_layers_before_a_saved_program_may_not_take_its_names():
         fluid.Program(first)
 
 
-def test_two_copies_in_one_program_share_their_parameters():
+def test_two_copies_in_a_program_share_parameters():
     program = load(FOLDER / "lenet" / "inference").program
 
     def both():
@@ -192,7 +192,7 @@ def test_a_saved_program_needs_a_program_function():
 
 
 def test_dropout_drops_in_training_only(tmp_path):
-    """What was saved for inference says `is_test`; here the mode of a run decides."""
+    """Ignore the saved attribute `is_test`: the mode of a run decides."""
     written = Written().feed("x", (-1, 8)).fetch("a", "b")
     for out in "ab":
         written.op("dropout", {"X": "x"}, {"Out": out, "Mask": f"{out}_mask"}, dropout_prob=0.5, is_test=True)
@@ -213,7 +213,7 @@ def test_sparse_tables_stay_sparse(tmp_path):
     assert made.lookups == ("shared_w",) and "shared_w" not in made.dense_uses
 
 
-def test_feeds_and_outputs_are_in_the_order_of_their_columns(tmp_path):
+def test_feeds_and_outputs_follow_the_saved_columns(tmp_path):
     written = Written().feed("late", (-1, 2)).feed("early", (-1, 2))
     written.op("scale", {"X": "early"}, {"Out": "y"}, scale=2.0).op("relu", {"X": "late"}, {"Out": "z"}).fetch("z", "y")
     model = load(written.save(tmp_path))
@@ -248,7 +248,7 @@ def test_all_unknown_ops_are_listed_at_once(tmp_path):
     assert "load_fluid_params" in text
 
 
-def test_blocks_are_named_as_such(tmp_path):
+def test_ops_with_blocks_are_refused_by_name(tmp_path):
     written = relu()
     written.ops.append(("while", {"X": ["y"]}, {"Out": ["z"]}, {"sub_block": ("BLOCK", 1)}))
     written.variables["z"] = ("float32", (-1, 2), 0, False)
@@ -286,7 +286,7 @@ def broken(change):
         (lambda w: w.ops.insert(0, ("feed", {}, {"Out": []}, {})), "'feed' does not name one variable and its column"),
     ],
 )
-def test_files_that_do_not_go_together(change, message, tmp_path):
+def test_inconsistent_model_files_are_refused(change, message, tmp_path):
     with pytest.raises(errors.ParameterFileError, match=message):
         load(broken(change).save(tmp_path))
 
@@ -351,7 +351,7 @@ def test_protobuf_that_is_not_installed(monkeypatch, tmp_path):
 
 
 def damaged(content, folder):
-    """Load the model with other bytes as its program, and find out what it is."""
+    """Load the model with other bytes as its program; return "read" or "refused"."""
     folder.mkdir(exist_ok=True)
     for path in (FOLDER / "lenet" / "inference").iterdir():
         if not (folder / path.name).exists():
@@ -373,8 +373,8 @@ def test_a_program_that_ends_too_early_is_refused(tmp_path):
 
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=4))
-def test_a_damaged_program_is_refused_or_is_one(tmp_path_factory, changes):
-    """Nothing in a file tells of itself that it was changed; but no change leads to any other error."""
+def test_damaged_program_is_refused_or_loads(tmp_path_factory, changes):
+    """Change bytes of a file without checksums: loading succeeds, or raises an error of fluid."""
     content = bytearray((FOLDER / "lenet" / "inference" / "__model__").read_bytes())
     for place, byte in changes:
         content[place % len(content)] = byte

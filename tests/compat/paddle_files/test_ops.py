@@ -1,4 +1,4 @@
-"""Every row of the table of ops, on programs that the original wrote and with the numbers that it computed."""
+"""Every row of the table of ops: programs written by PaddlePaddle, with its recorded numbers."""
 
 import jax
 import numpy as np
@@ -14,14 +14,14 @@ from fluid.compat.paddle_files.program import ROWS
 
 FAMILIES = [arithmetic, image, loss, sequence, shape]
 TOLERANCE = 1e-5
-# What is drawn cannot be equal: the recorded parameters of the distribution, as low, high, mean and deviation.
+# Drawn numbers cannot be equal; these are the recorded low, high, mean and deviation of the distribution.
 DRAWN = {
     "random/gaussian_random": (-12, 14, 1, 2),
     "random/gaussian_random_batch_size_like": (-12, 14, 1, 2),
     "random/uniform_random": (-2, 3, 0.5, 1.443),
     "random/uniform_random_batch_size_like": (-2, 3, 0.5, 1.443),
 }
-# Ops that the original had only on GPUs, or later than 1.8.5, and what NumPy says of them for x.
+# Ops that PaddlePaddle had only on GPUs, or after 1.8.5, and their results for x by NumPy.
 ELSEWHERE = {
     "log_softmax": lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)),
     "max_pool3d_with_index": lambda x: x.max((2, 3), keepdims=True),
@@ -30,7 +30,7 @@ ELSEWHERE = {
 }
 
 
-# Attributes that no row reads: they have no influence here, or an op that sets them is refused, or they are those of
+# Attributes that no row reads: they have no effect here, or an op that sets them is refused, or they belong to
 # another dtype or another number of dimensions.
 UNREAD = {
     **dict.fromkeys(["equal", "greater_equal", "greater_than", "less_equal", "less_than", "not_equal"], {"axis"}),
@@ -61,13 +61,13 @@ def run(written, feeds, folder):
 
 
 def flat(value):
-    """Lay out a sequence batch as the original does: its steps, one after the other."""
+    """Convert a sequence batch to PaddlePaddle's layout: its steps, concatenated."""
     return np.asarray(value.data)[np.asarray(value.mask)] if hasattr(value, "mask") else np.asarray(value)
 
 
 @pytest.mark.filterwarnings("ignore:feed .* found NaN")  # some recorded programs look for NaN
 @pytest.mark.parametrize("name", recorded()["cases"])
-def test_a_program_of_the_original_computes_what_it_computed_there(name, tmp_path):
+def test_recorded_program_equals_its_paddle_outputs(name, tmp_path):
     written, feeds, wanted = case(name)
     for got, want in zip(run(written, feeds, tmp_path), wanted, strict=True):
         assert got.shape == want.shape
@@ -80,7 +80,7 @@ def test_a_program_of_the_original_computes_what_it_computed_there(name, tmp_pat
 
 
 @pytest.mark.parametrize("type", ELSEWHERE)
-def test_an_op_that_could_not_be_recorded_computes_what_numpy_does(type, tmp_path):
+def test_unrecorded_op_equals_numpy(type, tmp_path):
     x = np.linspace(-2, 2, 12, dtype="float32").reshape(3, 4)
     written = Written().feed("x", (-1, 4)).fetch("y")
     if type == "sync_batch_norm":
@@ -108,7 +108,7 @@ def test_every_row_is_exercised():
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    """What rows read of attributes in all cases: their defaults, by op and attribute."""
+    """Return the defaults of all attributes that rows read in all cases, by op and attribute."""
     found = {}
     attr = Op.attr
 
@@ -133,13 +133,13 @@ def test_every_attribute_is_read(read):
     assert {type_: names for type_, names in unread.items() if names} == UNREAD
 
 
-def test_what_a_file_does_not_say_is_what_it_is_in_the_original(read):
-    """Files of earlier versions lack attributes; those that later ones added have a default there."""
+def test_defaults_of_absent_attributes_equal_paddles_defaults(read):
+    """Compare defaults with PaddlePaddle's: files of earlier versions lack attributes that later versions added."""
     wrong = {}
     for (type_, name), default in read.items():
         defaults = paddle_programs.recorded()["defaults"].get(type_, {})
         if isinstance(default, type):
-            right = name not in defaults  # the original demands it too
+            right = name not in defaults  # PaddlePaddle requires this attribute, too
         else:
             right = name in defaults and same(default, defaults[name])
         if not right:
@@ -148,8 +148,8 @@ def test_what_a_file_does_not_say_is_what_it_is_in_the_original(read):
 
 
 def same(default, recorded):
-    """Whether a default is the recorded one, which was held in float32."""
-    if default in ("NCHW", "NCDHW"):  # channels first is all that counts
+    """Return whether a default equals the recorded default, which was stored in float32."""
+    if default in ("NCHW", "NCDHW"):  # only "channels first" matters
         return not recorded.endswith("C")
     if isinstance(default, float):
         return np.float32(default) == np.float32(recorded)

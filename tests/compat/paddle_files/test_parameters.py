@@ -1,4 +1,4 @@
-"""Parameters that the original saved, in folders and in combined files, and training that begins with them."""
+"""Parameters saved by PaddlePaddle: folders, combined files, and training from these values."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_every_way_of_saving_gives_the_same_parameters(net):
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_slots_are_there_on_request(net):
+def test_optimizer_state_is_loaded_on_request(net):
     names = facts(net)["persistables_sorted"]
     found = load(FOLDER / net / "persistables", slots=True)
     assert sorted(found) == names
@@ -43,14 +43,14 @@ def test_slots_are_there_on_request(net):
     assert found[f"{weight}_velocity_0"].shape == found[weight].shape and found["learning_rate_0"].shape == (1,)
 
 
-def test_a_combined_file_is_the_single_files_one_after_another():
-    """This is what other tests build combined files by."""
+def test_combined_file_is_the_concatenated_single_files():
+    """Verify the format of combined files, on which other tests rely."""
     for net in NETS:
         parts = [FOLDER / net / "persistables" / name for name in facts(net)["persistables_sorted"]]
         assert b"".join(p.read_bytes() for p in parts) == (FOLDER / net / "combined.bin").read_bytes()
 
 
-def test_what_is_a_slot_is_told_by_its_parameter(tmp_path):
+def test_optimizer_state_is_recognized_by_its_parameter_name(tmp_path):
     kept = ["GRUCell/unit_0.w_0", "momentum_0", "w", "word_emb", "word_emb_fc_0"]
     slots = [
         "@LR_DECAY_COUNTER@", "GRUCell/unit_0.w_0_mean_square_0", "beta1_pow_acc_0", "learning_rate_3", "w__dgc_u__0",
@@ -64,7 +64,7 @@ def test_what_is_a_slot_is_told_by_its_parameter(tmp_path):
     assert list(load(tmp_path, names=["w", "w_moment1_0"])) == ["w"]
 
 
-def test_one_variable(tmp_path):
+def test_single_variable_is_loaded_by_file_or_name(tmp_path):
     found = load(FOLDER / "lenet" / "params" / "fc_0.b_0")
     assert list(found) == ["fc_0.b_0"] and found["fc_0.b_0"].shape == (10,)
     assert list(load(FOLDER / "lenet" / "params", names=["fc_0.b_0"])) == ["fc_0.b_0"]
@@ -81,7 +81,7 @@ def test_one_variable(tmp_path):
         ("nothing", {}, "cannot read"),
     ],
 )
-def test_what_cannot_be_read(path, options, message):
+def test_unreadable_paths_raise_named_errors(path, options, message):
     with pytest.raises(errors.ParameterFileError, match=message):
         load(FOLDER / path, **options)
 
@@ -104,8 +104,8 @@ def lenet():
     return fluid.layers.fc(x, size=10, act="softmax")
 
 
-def test_training_begins_with_parameters_of_the_original():
-    """The net is written anew; automatic names are the same, and so is what it computes."""
+def test_paddle_parameters_initialize_a_training():
+    """Load the values into a rewritten net: the automatic names and the outputs are equal."""
 
     def train_program():
         label = fluid.layers.data("label", shape=[1], dtype="int64")

@@ -1,4 +1,4 @@
-"""The binary format of variables: what the original wrote, round trips, and damage of every kind."""
+"""The binary format of variables: files of PaddlePaddle, round trips, and damage of every kind."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def read(tmp_path, *parts, names=None):
     return list(read_file(path, names).values())
 
 
-def test_a_file_of_the_original():
+def test_paddle_file_is_read_and_rewritten_equally():
     array = read_file(WEIGHT, ["fc_0.w_0"])["fc_0.w_0"]
     assert array.shape == (6, 10) and array.dtype == "float32"
     with np.load(FOLDER / "lenet" / "io.npz") as file:
@@ -41,7 +41,7 @@ def test_lod_levels_are_passed_over(tmp_path):
     assert np.array_equal(read(tmp_path, serialized(array, levels=[[0, 2], [0, 2, 5]]))[0], array)
 
 
-def test_several_in_one_file(tmp_path):
+def test_combined_file_returns_all_variables(tmp_path):
     arrays = [np.float32([1, 2]), np.int64([[3]]), np.zeros((), "float32")]
     for got, want in zip(read(tmp_path, *map(serialized, arrays)), arrays, strict=True):
         assert np.array_equal(got, want) and got.dtype == want.dtype
@@ -78,7 +78,7 @@ def test_another_number_of_variables_than_names(names, message, tmp_path):
         (bytes(16) + b"\6\0\0\0\x08\5\x10\x08\x10\x02" + bytes(60), r"float32\[8, 2\] of 64 bytes, and 60 are left"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(content, message, tmp_path):
+def test_bad_fields_are_reported_with_their_byte(content, message, tmp_path):
     with pytest.raises(errors.ParameterFileError, match=rf"variable 'v0', before byte \d+, found .*{message}"):
         read(tmp_path, content)
 
@@ -107,7 +107,7 @@ def test_every_flipped_bit_of_a_head_is_noticed(tmp_path):
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_lead_to_another_error_or_to_more_than_there_is(tmp_path_factory, content):
+def test_random_bytes_are_refused_or_read_within_size(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("v") / "variables"
     for start in (b"", bytes(12), bytes(16)):
         path.write_bytes(start + content)

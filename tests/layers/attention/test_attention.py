@@ -1,4 +1,4 @@
-"""Attention against loops over rows, heads and queries; the cache against the whole; positions against their laws."""
+"""Attention: compared with loops over rows, heads and queries; caches with whole sequences; positions with formulas."""
 
 import functools
 
@@ -20,7 +20,7 @@ LENGTHS = [4, 1, 0, 3]
 
 
 def outputs(program, feed, arrays=None, mode="test", **options):
-    """Compile a program and run it once: its outputs."""
+    """Compile a program, run it once, and return its outputs."""
     program = fluid.Program(program, **options)
 
     def apply(arrays, feed):
@@ -31,7 +31,7 @@ def outputs(program, feed, arrays=None, mode="test", **options):
 
 
 def output(*args, **options):
-    """The first output, as a NumPy array."""
+    """Return the first output, as a NumPy array."""
     return np.asarray(outputs(*args, **options)[0])
 
 
@@ -41,7 +41,7 @@ def softmax(x):
 
 
 def attention(queries, keys, values, heads, sees):
-    """One query and one head after the other; `sees(row, i)` says how many keys query i of a row may see."""
+    """Compute attention query by query and head by head; `sees(row, i)` is the number of visible keys of query i."""
     result = np.zeros((*queries.shape[:2], values.shape[2]))
     for row, i, head in np.ndindex(*queries.shape[:2], heads):
         q, k, v = (np.split(x, heads, axis=-1)[head][row] for x in (queries, keys, values))
@@ -53,7 +53,7 @@ def attention(queries, keys, values, heads, sees):
 
 
 def rotated(x):
-    """Turn `[batch, time, size]` pair by pair, as complex numbers."""
+    """Rotate the pairs of `[batch, time, size]`, as complex numbers."""
     half = x.shape[-1] // 2
     angles = np.arange(x.shape[1])[:, None] * 10000.0 ** (-np.arange(half) / half)
     turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
@@ -61,7 +61,7 @@ def rotated(x):
 
 
 def projected(arrays, *inputs, rotary_heads=0):
-    """Queries, keys and values as `multi_head_attention` makes them."""
+    """Return queries, keys and values as `multi_head_attention` projects them."""
     found = [x @ arrays[f"w_{i}"] + arrays[f"b_{i}"] for i, x in enumerate(inputs)]
     if rotary_heads:
         for i in (0, 1):
@@ -70,7 +70,7 @@ def projected(arrays, *inputs, rotary_heads=0):
 
 
 def parameters(*shapes, dtype="float32"):
-    """Weights of these shapes and biases, by the ends of their names."""
+    """Return weights of these shapes, and biases, by the ends of their names."""
     weights = {f"w_{i}": real(*shape, salt=i).astype(dtype) for i, shape in enumerate(shapes)}
     return weights | {f"b_{i}": real(shape[1], salt=i).astype(dtype) for i, shape in enumerate(shapes)}
 
@@ -80,12 +80,12 @@ def named(arrays, prefix="multi_head_attention_0"):
 
 
 def room(x, steps):
-    """An empty cache for two heads of four, as many rows as in `x`."""
+    """Return an empty cache for two heads of size four, with as many rows as `x`."""
     return layers.attention_cache(x.shape[0], steps, 2, 4, str(x.dtype))
 
 
 def program_of(feed, dtype=None, **arguments):
-    """Attention between all feeds, in order."""
+    """Return a program of attention between all feeds, in order."""
     return lambda: layers.multi_head_attention(*(declare(n, v, dtype) for n, v in feed.items()), **arguments)
 
 
@@ -108,7 +108,7 @@ def test_self_attention(heads, causal, rotary):
 
 @pytest.mark.parametrize("drop", [0.0, 1e-9], ids=["library", "weights"])
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
-def test_sequences_see_no_padding_and_empty_ones_see_nothing(causal, drop):
+def test_sequences_do_not_attend_to_padding(causal, drop):
     arrays, x = parameters(*SQUARE), sequence(4, 5, 8, lengths=LENGTHS)
     program = program_of({"x": x}, num_heads=2, causal=causal, dropout_rate=drop)
     got = outputs(program, {"x": x}, named(arrays))[0]
@@ -170,7 +170,7 @@ BUILDS = {
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_gradients_are_slopes(build):
-    """In float64, with rows that are padded and empty."""
+    """Check gradients in float64, with padded and empty rows."""
     lengths = {"q": [5, 2, 0, 3], "k": LENGTHS}
     feed = {n: sequence(4, 5 if n == "q" else 4, 8, lengths=v) for n, v in lengths.items()}
     with jax.enable_x64(True):
@@ -193,7 +193,7 @@ def test_gradients_are_slopes(build):
         np.testing.assert_allclose(slope, (ahead - behind) / 2e-6, rtol=1e-7)
 
 
-def test_the_library_and_the_weights_written_out_agree_in_half_precision():
+def test_library_and_explicit_weights_agree_in_bfloat16():
     query, key, value = (jnp.asarray(real(2, 5, 2, 4, salt=i), "bfloat16") for i in range(3))
     mask = np.tril(np.ones([5, 5], bool))[None, None]
     by_library = attend(query, key, value, mask)
@@ -205,7 +205,7 @@ def test_the_library_and_the_weights_written_out_agree_in_half_precision():
 
 
 def test_mixed_precision():
-    """The softmax aside all is bfloat16, and so is what a cache holds."""
+    """Use bfloat16 for all values but the softmax, the cache included."""
 
     def program():
         return BUILDS["cache"](declare("x", X), None)
@@ -219,10 +219,10 @@ def test_mixed_precision():
     np.testing.assert_allclose(got.astype("float32"), want, rtol=5e-2, atol=5e-2)
 
 
-def test_dropout_is_on_the_weights_and_only_in_training():
+def test_dropout_applies_to_weights_only_in_training():
     eye = np.stack([np.eye(8, dtype="float32")] * 4)
     program = program_of({"x": eye}, num_heads=2, dropout_rate=0.5)
-    # Values are one-hot, and projections leave them alone: what comes out is the weights.
+    # Values are one-hot and projections are identities, so the output equals the weights.
     arrays = named({n: np.eye(8, dtype="float32") if "w" in n else 0 * v for n, v in parameters(*SQUARE).items()})
     whole_weights = output(program, {"x": eye}, arrays=arrays)
     np.testing.assert_allclose(whole_weights, attention(eye, eye, eye, 2, lambda row, i: 8), rtol=1e-5)
@@ -233,8 +233,8 @@ def test_dropout_is_on_the_weights_and_only_in_training():
 
 @pytest.mark.parametrize("rotary", [False, True], ids=["", "rotary"])
 @pytest.mark.parametrize("pieces", [[1] * 5, [5], [3, 1, 1], [2, 3]], ids=str)
-def test_a_cache_gives_what_the_whole_gives(pieces, rotary):
-    """Whether the steps come one by one or several at once."""
+def test_cached_steps_match_the_whole_sequence(pieces, rotary):
+    """Add the steps in pieces of one or several steps."""
     ends = np.cumsum(pieces)
 
     def program():
@@ -252,13 +252,13 @@ def test_a_cache_gives_what_the_whole_gives(pieces, rotary):
 
 
 def shared(x, **arguments):
-    """Attention whose parameters are the same in every call."""
+    """Call attention with parameters that all calls share."""
     weights, biases = ([f"{kind}_{i}" for i in range(4)] for kind in "wb")
     return layers.multi_head_attention(x, num_heads=2, param_attr=weights, bias_attr=biases, **arguments)
 
 
 def test_a_cache_of_rows_of_different_lengths():
-    """Prompts of 4, 1, 0 and 3 steps, then two more steps for each: as each row alone."""
+    """Continue prompts of 4, 1, 0 and 3 steps by two steps: each row equals the row alone."""
     prompt, more = sequence(4, 5, 8, lengths=LENGTHS), real(4, 2, 8, salt=1)
 
     def program():
@@ -277,7 +277,7 @@ def test_a_cache_of_rows_of_different_lengths():
         np.testing.assert_allclose(np.concatenate([got, end, last]), row, rtol=1e-5, atol=1e-5)
 
 
-def test_a_cache_that_is_full_shows_it():
+def test_a_full_cache_returns_nan():
     def program(feed):
         x = declare("x", feed)
         return shared(x, cache=room(x, 3))[0]
@@ -290,7 +290,7 @@ def test_a_cache_that_is_full_shows_it():
 
 
 def test_a_cache_can_be_reordered_by_its_rows():
-    """As beam search does: the rows that go on are taken from those that were."""
+    """Reorder rows as beam search does: surviving rows are gathered from the earlier rows."""
 
     def program():
         x = declare("x", X)
@@ -305,7 +305,7 @@ def test_a_cache_can_be_reordered_by_its_rows():
 
 @functools.cache
 def products_of_rotated(heads, half):
-    """A compiled function of queries, keys and the position of the first step; each shape is compiled once."""
+    """Return a compiled function of queries, keys and the first position; each shape compiles once."""
     shape = [4, heads, 2 * half]
 
     def program():
@@ -325,7 +325,7 @@ def test_products_of_rotated_vectors_depend_on_distance_only(shift, heads, half,
         products_of_rotated(heads, half)({"q": q, "k": k, "start": np.array([start], "int32")}) for start in (0, shift)
     )
     np.testing.assert_allclose(later, at_zero, atol=2e-3)
-    # At distance 0 nothing has happened, so that lengths are kept too.
+    # At distance 0 the rotation is the identity, so lengths are kept too.
     plain = np.einsum("bthd,bthd->bht", q, k)
     np.testing.assert_allclose(np.einsum("bhtt->bht", later), plain, atol=2e-3)
 

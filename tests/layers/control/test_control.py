@@ -1,4 +1,4 @@
-"""Branches and loops, against plain Python."""
+"""Branches and loops: compared with plain Python."""
 
 import functools
 
@@ -26,7 +26,7 @@ def first(function, **feed):
 
 
 def slopes(function, feed, arrays=None):
-    """Gradient of the sum of the sines of the first output, by parameters and by the feed x."""
+    """Return the gradient of the sum of sines of the first output, by parameters and by the feed x."""
     program = fluid.Program(function)
     arrays = program.init(jax.random.key(1)) | (arrays or {})
     parameters = {n: jnp.asarray(arrays[n]) for n in program.parameters}
@@ -70,7 +70,7 @@ def test_cond_is_the_branch_that_is_taken(taken):
     feed = {"x": X, "pred": np.array([taken])}
     got, want = run(program, feed, arrays=arrays), run(alone, {"x": X}, arrays=arrays)
     agree(got.outputs[0], want.outputs[0])
-    for name, value in got.states.items():  # what is not taken keeps its values
+    for name, value in got.states.items():  # states of the branch that is not taken keep their values
         np.testing.assert_allclose(value, want.states[name] if taken else arrays[name], rtol=1e-5)
     of_program, of_alone = slopes(program, feed, arrays), slopes(alone, {"x": X}, arrays)
     agree(of_program[1], of_alone[1])
@@ -80,7 +80,7 @@ def test_cond_is_the_branch_that_is_taken(taken):
     assert any(np.any(v) for v in of_program[0].values())
 
 
-def test_layers_behind_a_branch_have_the_same_names_in_every_mode():
+def test_layers_after_branches_keep_names_in_every_mode():
     def program():
         x = layers.data("x", [3])
         return layers.fc(branching(layers.fc(x, 3), layers.reduce_sum(x) > 0), 1)
@@ -171,7 +171,7 @@ def test_the_idiom_of_2018_for_learning_rates():
 # --- loops
 
 
-def test_while_loop_runs_as_long_as_the_condition_holds():
+def test_while_loop_ends_when_the_condition_fails():
     def program():
         n, steps = flag("n", "int64"), layers.zeros([1], "int32")
 
@@ -200,7 +200,7 @@ def test_while_loop_carries_any_structure():
 
 
 def newton(x, bound=None):
-    """Square roots; the condition depends on data, and one more division would be by 0 where x is 0."""
+    """Compute square roots; the condition depends on data, and one more iteration would divide by 0 where x is 0."""
     return layers.while_loop(
         lambda i, r: (i < 3) & (jnp.max(jnp.abs(r)) < 100),
         lambda i, r: (i + 1, layers.fc(r, 3, param_attr="w", bias_attr=False) + x / r),
@@ -229,7 +229,7 @@ def test_while_loop_equals_its_iterations(bound, iterations):
         agree(slopes(looped, {"x": X}), slopes(unrolled, {"x": X}), rtol=1e-4)
 
 
-def test_the_iterations_that_are_left_over_divide_by_nothing():
+def test_unused_loop_iterations_do_not_divide_by_zero():
     def program():
         x = layers.data("x", [3])
         return layers.while_loop(lambda i, v: i < 2, lambda i, v: (i + 1, v / (2.0 - i)), [0, x], max_iterations=9)[1]
@@ -301,7 +301,7 @@ def averages(program):
 
 
 def moved(rows):
-    """The average after it has seen each of these batches."""
+    """Return the moving average after all these batches."""
     mean = np.zeros(3, "float32")
     for row in rows:
         mean = 0.5 * mean + 0.5 * row.mean(0)
@@ -327,7 +327,7 @@ def test_averages_move_in_while_loops_too():
 
 
 def test_loops_and_branches_nest():
-    """Every second step goes through batch_norm; all of it inside another loop."""
+    """Run batch_norm in every second step, inside another loop."""
 
     def program():
         xs = steps()
@@ -346,13 +346,13 @@ def test_loops_and_branches_nest():
 
 
 def masks(program):
-    """What is drawn with two keys, and with the first one again."""
+    """Return the masks of two keys, and of the first key again."""
     program = fluid.Program(program)
     draw = jax.jit(lambda x, key: program.apply({}, {"x": x}, key=key, mode="train").outputs[0])
     return [np.asarray(draw(np.ones([2, 50], "float32"), jax.random.key(key))) for key in (0, 1, 0)]
 
 
-def test_dropout_differs_between_iterations_and_is_that_of_its_step():
+def test_dropout_differs_by_iteration_and_follows_the_key():
     def drop(x):
         return layers.dropout(x, 0.5)
 
@@ -449,7 +449,7 @@ def test_print_shows_values_and_gradients(capsys):
     ]
 
 
-def test_print_says_as_much_as_is_asked(capsys):
+def test_print_shows_only_the_requested_parts(capsys):
     def program():
         rows = layers.data("rows", [], lod_level=1)
         rows = layers.Print(rows, first_n=1, print_tensor_name=False, summarize=0)
@@ -517,7 +517,7 @@ def test_mistakes_are_explained(build, message):
     assert "in the layer" in "".join(caught.value.__notes__)
 
 
-def test_sequences_have_their_own_loops():
+def test_scan_over_sequences_names_dynamic_gru():
     with pytest.raises(errors.ShapeError, match="layers.dynamic_gru"):
         fluid.Program(lambda: layers.scan(lambda c, x: (c, x), 0, layers.data("x", [3], lod_level=1)))
 
@@ -525,7 +525,7 @@ def test_sequences_have_their_own_loops():
 @pytest.mark.parametrize(
     "name, instead", [("While", "layers.while_loop"), ("Switch", "layers.case"), ("IfElse", "layers.where")]
 )
-def test_what_is_missing_says_what_to_use(name, instead):
+def test_missing_layers_name_their_replacement(name, instead):
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; use {instead}"):
         getattr(layers, name)
     assert not hasattr(layers, "anything_else")

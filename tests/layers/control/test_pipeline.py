@@ -1,4 +1,4 @@
-"""The parts of a pipeline by themselves, and what it refuses; what it computes is tested on eight devices."""
+"""Parts of a pipeline, and refused arguments; `tests/parallel` tests the computation on eight devices."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ SMALL = st.integers(1, 4)
 
 @given(SMALL, SMALL, SMALL, SMALL, st.integers(1, 40))
 @settings(max_examples=60, deadline=None)
-def test_each_row_is_in_one_microbatch_and_the_first_is_known(stages, microbatches, shards, groups, rows):
+def test_split_puts_each_row_in_a_single_microbatch(stages, microbatches, shards, groups, rows):
     split = Pipeline("stage", stages, microbatches, shards, groups).split(rows)
     assert split.microbatches <= microbatches
     assert rows <= split.total < rows + shards * groups * split.each
@@ -33,7 +33,7 @@ def test_each_row_is_in_one_microbatch_and_the_first_is_known(stages, microbatch
 
 
 def traced(block, mesh=None, n=4, x=None, mode="train", **settings):
-    """Trace a pipeline for a mesh of devices that need not be there."""
+    """Trace a pipeline for a mesh of devices that need not exist."""
     axes = {"stage": 2} if mesh is None else mesh
     given = {"pipeline": "stage", **settings}
 
@@ -56,14 +56,14 @@ def dense(h):
     return layers.fc(h, 4)
 
 
-def test_a_pipeline_returns_what_it_was_given():
+def test_a_pipeline_keeps_the_shape_of_its_input():
     assert [v.shape for v in traced(lambda h: layers.dropout(dense(h), 0.5))] == [(6, 4)]
     assert [v.shape for v in traced(dense, {"model": 3, "stage": 1})] == [(6, 4)]
     assert [v.shape for v in traced(dense, {"data": 2, "fsdp": 2}, n=3)] == [(6, 4)]
 
 
 def outside(function):
-    """A block that also reads a vector which was made outside of it."""
+    """Return a block that also reads a vector from outside the block."""
     made = []
 
     def x(fed):
@@ -143,18 +143,18 @@ REFUSED = {
     ],
     ids=["gamma", "flat", "a key for each row"],
 )
-def test_a_block_may_draw_in_any_way_from_the_key_of_the_step(draw):
+def test_blocks_draw_randomly_from_the_step_key(draw):
     assert [v.shape for v in traced(**random(draw))] == [(6, 4)]
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case):
+def test_unsupported_pipelines_are_refused(case):
     settings, words = REFUSED[case]
     with pytest.raises(errors.FluidError, match=words):
         traced(**settings)
 
 
-def test_values_from_outside_that_have_rows_are_told_where_to_go():
+def test_outside_values_with_rows_raise_a_hint():
     made = []
 
     def x(fed):

@@ -1,4 +1,4 @@
-"""`layers.remat` changes what is kept for the gradient, and nothing else."""
+"""`layers.remat`: the gradient keeps fewer arrays, and all results are unchanged."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ FETCH = [
 
 
 def program_of(call):
-    """A net of which `call` computes the parts: rows of a table, states, masks, and logits behind softmax."""
+    """Return a net whose parts `call` computes: table rows, states, masks, and logits before a softmax."""
 
     def body(x, rows):
         h = layers.batch_norm(layers.fc(x + rows, size=5, act="tanh"))
@@ -57,13 +57,13 @@ def directly(function, *args, **kwargs):
     return function(*args, **kwargs)
 
 
-def test_names_values_states_and_masks_are_those_of_the_call():
+def test_remat_keeps_names_values_states_and_masks():
     sessions = [fluid.Session(program_of(call), seed=5) for call in (directly, layers.remat)]
     programs = [session.engine.find() for session in sessions]
     first, second = ((list(p.parameters), list(p.states), p.values, p.lookups) for p in programs)
     assert first == second
     results = [session.run(feed=FEED, fetch=FETCH) for session in sessions]
-    for name, expected, found in zip(FETCH, *results, strict=True):  # XLA puts other operations together, and rounds
+    for name, expected, found in zip(FETCH, *results, strict=True):  # XLA fuses other operations, and rounds
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-7, err_msg=name)
     for name in programs[0].states:
         np.testing.assert_allclose(*(session.scope[name] for session in sessions), rtol=1e-6, err_msg=name)
@@ -84,7 +84,7 @@ def test_a_value_inside_may_be_replaced():
 
 
 def test_a_step_keeps_less():
-    """In a loop what is kept for the gradient is one array for all rounds, which the compiler cannot take apart."""
+    """Compare memory in a loop: the arrays of all rounds are a single array, which the compiler cannot split."""
 
     def block(h):
         return layers.fc(layers.fc(h, size=256, act="tanh"), size=4)
@@ -112,8 +112,8 @@ ALL_ROWS = [*ROWS, *SEQUENCE_ROWS]
 @pytest.mark.parametrize(
     "row", [pytest.param(row, id=row.id, marks=[pytest.mark.soak] * (i % 60 > 0)) for i, row in enumerate(ALL_ROWS)]
 )
-def test_every_layer_hands_out_what_it_hands_out_directly(row):
-    """Traced in train mode: outputs, states, named values and look-ups; and a gradient goes through."""
+def test_each_layer_is_unchanged_by_remat(row):
+    """Trace in train mode: outputs, states, named values and look-ups agree, and a gradient passes."""
     function = row.program()
     programs = [fluid.Program(function), fluid.Program(lambda: layers.remat(function))]
     arrays = programs[0].init(jax.random.key(2))
@@ -138,7 +138,7 @@ def test_every_layer_hands_out_what_it_hands_out_directly(row):
         jax.eval_shape(jax.grad(total), real)
 
 
-def test_what_a_function_has_returned_is_no_function():
+def test_remat_of_a_result_is_refused():
     with pytest.raises(errors.ArgumentTypeError, match=r"layers\.remat\(layers\.fc, x, size=10\)"):
         fluid.Program(lambda: layers.remat(layers.fc(layers.data("x", shape=[4]), size=10)))
 

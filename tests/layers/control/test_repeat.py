@@ -1,4 +1,4 @@
-"""`repeat` against a loop of Python over the same blocks with the same arrays."""
+"""`repeat`: compared with a Python loop over the same blocks with the same arrays."""
 
 import functools
 
@@ -25,7 +25,7 @@ def repeated(block=block, **settings):
 
 
 def unrolled(block=block):
-    """A loop of Python; the arrays of block i are in the scope `i`."""
+    """Return a Python loop; the arrays of block i are in the scope `i`."""
 
     def program():
         h = layers.data("x", [5])
@@ -38,21 +38,21 @@ def unrolled(block=block):
 
 
 def slices(arrays):
-    """What the unrolled program calls the slices of stacked arrays."""
+    """Return the slices of stacked arrays under the names of the unrolled program."""
     stacked = {n: v for n, v in arrays.items() if n.startswith("repeat_0/")}
     apart = {n.replace("repeat_0", str(i), 1): v[i] for n, v in stacked.items() for i in range(N)}
     return apart | {n: v for n, v in arrays.items() if n not in stacked}
 
 
 def stacks(arrays):
-    """The reverse of `slices`."""
+    """Reverse `slices`: return the stacked arrays."""
     names = [n for n in arrays if n.startswith("0/")]
     whole = {n.replace("0", "repeat_0", 1): jnp.stack([arrays[f"{i}{n[1:]}"] for i in range(N)]) for n in names}
     return whole | {n: v for n, v in arrays.items() if n.partition("/")[0] not in map(str, range(N))}
 
 
 def differentiated(function, arrays, mode="train"):
-    """Output, states, and gradients with respect to parameters and input."""
+    """Return output, states, and gradients with respect to parameters and input."""
     program = fluid.Program(function)
     assert set(arrays) == {*program.parameters, *program.states}
 
@@ -73,7 +73,7 @@ def agree(got, want):
 
 
 def sharing(h):
-    """A parameter, a table and averages that are one for all blocks, beside ones that each has."""
+    """Build a block with shared parameters, tables and averages, beside parameters of each block."""
     h = layers.batch_norm(layers.fc(h, 5, param_attr="shared"), moving_mean_name="m", moving_variance_name="v")
     return layers.fc(h, 5)
 
@@ -142,7 +142,7 @@ def test_names_shapes_and_settings():
     assert {"tower/blocks.tmp_0", "tower/repeat_0.tmp_0"} <= set(found.values)
 
 
-def test_what_exists_outside_is_shared():
+def test_parameters_created_outside_are_shared():
     def program():
         x = layers.fc(layers.data("x", [5]), 5, param_attr="w", bias_attr=False)
         return layers.repeat(lambda h: layers.fc(h, 5, param_attr="w", bias_attr=False), N, x)
@@ -153,8 +153,8 @@ def test_what_exists_outside_is_shared():
     np.testing.assert_allclose(got, X @ np.linalg.matrix_power(w, N + 1), rtol=1e-3, atol=1e-4)
 
 
-def test_every_block_is_initialised_by_itself():
-    """The initializer sees the shape of one block: Xavier's bound is that of 4 x 6, and no slice is another's."""
+def test_blocks_are_initialised_independently():
+    """Initialise one block at a time: Xavier's bound is for 4 x 6, and all slices differ."""
     seen = []
 
     def ones(key, shape, dtype):
@@ -198,7 +198,7 @@ def test_dropout_is_drawn_by_each_block():
     assert (drawn[0] != drawn[2]).any()
 
 
-def test_dropout_is_the_same_when_it_is_computed_again():
+def test_rematerialised_dropout_draws_the_same_mask():
     def body(h):
         return h + layers.dropout(layers.fc(h, 5), 0.5)
 
@@ -206,8 +206,8 @@ def test_dropout_is_the_same_when_it_is_computed_again():
     agree(*(differentiated(repeated(body, remat=remat), arrays) for remat in (False, True)))
 
 
-def test_every_block_has_its_own_cache():
-    """The carry is a pytree; each block reads and returns its slice of what the caller keeps."""
+def test_each_block_reads_and_returns_its_cache():
+    """Pass a pytree as carry; each block reads and returns its slice of the caller's cache."""
     caches = {"k": np.random.default_rng(4).normal(size=(N, 1, 5)).astype("float32")}
 
     def body(carry, cache):
@@ -233,7 +233,7 @@ def test_every_block_has_its_own_cache():
 
 @pytest.mark.parametrize("around", ["repeat", "loop"])
 def test_caches_pass_through_a_decoding_loop(around):
-    """One step of decoding is a repeat, and it stands in a scan over the steps."""
+    """Decode one step by a repeat inside a scan over the steps."""
 
     def body(h, cache):
         total = cache + layers.fc(h, 5, bias_attr=False)
@@ -301,7 +301,7 @@ def test_training_equals_training_the_loop(optimizer):
         np.testing.assert_allclose(after[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_arrays_of_all_blocks_can_be_overridden_and_differentiated():
+def test_stacked_arrays_can_be_overridden_and_differentiated():
     program = repeated(lambda h: layers.fc(h, 5, bias_attr=False))
     session = fluid.Session(program)
     feed = {"x": X, "repeat_0/fc_0.w_0": np.tile(2 * np.eye(5, dtype="float32"), (N, 1, 1))}

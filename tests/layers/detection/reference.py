@@ -1,4 +1,4 @@
-"""Boxes one by one, in plain Python: what layers are compared with; boxes to try them on, and a way to do it."""
+"""Boxes one at a time in plain Python: the reference for layers, example boxes, and a function to run a program."""
 
 import math
 
@@ -9,7 +9,7 @@ import fluid
 
 
 def results(function, feed):
-    """The outputs of a program function, compiled as one; its parameters have their initial values."""
+    """Compile a program function as a whole, and return its outputs for initial parameters."""
     program = fluid.Program(function)
     arrays = jax.tree.map(lambda v: np.asarray(v, jax.dtypes.canonicalize_dtype(v.dtype)), feed)
     parameters = program.init(jax.random.key(1))
@@ -25,14 +25,14 @@ def area(box, pixel=0.0):
 
 
 def iou(a, b, pixel=0.0):
-    """The intersection of two boxes as a part of their union."""
+    """Return the intersection of two boxes divided by their union."""
     both = area((max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])), pixel)
     union = area(a, pixel) + area(b, pixel) - both
     return both / union if union > 0 else 0.0
 
 
 def decode(offset, prior, variance, pixel=0.0):
-    """The box that lies at such offsets from a prior box."""
+    """Return the box with these offsets from a prior box."""
     width, height = side(prior[0], prior[2], pixel), side(prior[1], prior[3], pixel)
     dx, dy, dw, dh = (o * v for o, v in zip(offset, variance, strict=True))
     x, y = prior[0] + width / 2 + dx * width, prior[1] + height / 2 + dy * height
@@ -41,7 +41,7 @@ def decode(offset, prior, variance, pixel=0.0):
 
 
 def suppress(boxes, order, threshold, eta=1.0, pixel=0.0):
-    """Which of some boxes are left, when they are looked at in that order."""
+    """Return the indices of the boxes that suppression keeps, visited in `order`."""
     left = []
     for i in order:
         if all(iou(boxes[i], boxes[j], pixel) <= threshold for j in left):
@@ -51,7 +51,7 @@ def suppress(boxes, order, threshold, eta=1.0, pixel=0.0):
 
 
 def some_boxes(seed, *shape, size=1.0, least=0.05):
-    """Boxes `[*shape, 4]` within a square, some of them over each other."""
+    """Return boxes `[*shape, 4]` within a square, some of which overlap."""
     rng = np.random.default_rng(seed)
     corner = rng.uniform(0, 0.6, (*shape, 2))
     far = corner + rng.uniform(least, 0.4, (*shape, 2))

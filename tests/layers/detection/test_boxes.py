@@ -1,4 +1,4 @@
-"""Boxes compared, moved and cut off, against doing it one by one."""
+"""Boxes compared, moved and clipped: checked against loops over single boxes."""
 
 import math
 
@@ -16,7 +16,7 @@ SPREAD = [0.1, 0.2, 0.3, 0.4]
 
 
 def apart(a, b):
-    """Boxes of which some pairs touch, lie inside each other, or have nothing in common."""
+    """Return boxes of which some pairs touch, contain each other, or are disjoint."""
     extra = [
         [0.1, 0.1, 0.5, 0.5],
         [0.5, 0.1, 0.9, 0.5],
@@ -47,7 +47,7 @@ def test_iou_is_symmetric_and_1_with_itself():
 @settings(max_examples=10)
 @given(seed=st.integers(0, 999), pixels=st.booleans())
 def test_box_coder(seed, pixels):
-    """Each box from each prior box, by the formula; and decoding undoes it."""
+    """Encode each box relative to each prior box by the formula; decoding is the inverse."""
     pixel, scale = float(pixels), np.float32(40 if pixels else 1)
     prior, boxes = some_boxes(seed, 5) * scale, some_boxes(seed + 1, 3) * scale
     want = np.zeros((3, 5, 4))
@@ -65,7 +65,7 @@ def test_box_coder(seed, pixels):
         lambda: layers.box_coder(prior, SPREAD, *feeds(x=np.float32(want)), "decode_center_size", not pixels),
         {"x": np.float32(want)},
     )
-    # The centre of a box of pixels is taken half a pixel too far to the left when it is encoded.
+    # Encoding places the centre of a pixel box half a pixel too far to the left.
     np.testing.assert_allclose(back, np.broadcast_to(boxes[:, None] - pixel / 2, back.shape), rtol=1e-3, atol=1e-3)
 
 
@@ -88,7 +88,7 @@ def test_box_coder_decodes_along_an_axis(axis, variance):
     check(build, want, rtol=1e-4, **feed)
 
 
-def test_offsets_of_an_empty_box_are_infinite_and_those_of_padding_are_not():
+def test_only_empty_boxes_have_infinite_offsets():
     boxes = fluid.SequenceBatch(np.float32([[[0.1, 0.1, 0.1, 0.4], [0, 0, 0, 0]]]), np.array([1], "int32"))
     found = results(lambda: layers.box_coder(some_boxes(0, 2), None, *feeds(x=boxes)), {"x": boxes})[0]
     assert np.isneginf(found.data[0, 0, :, 2]).all() and np.isfinite(found.data[0, 1]).all()
@@ -116,7 +116,7 @@ def test_box_decoder_and_assign():
     np.testing.assert_allclose(found[1], boxes[np.arange(6), best], rtol=1e-4, atol=1e-3)
 
 
-def test_box_decoder_without_a_class_but_the_background_leaves_the_regions():
+def test_box_decoder_with_background_only_keeps_regions():
     prior, offsets = some_boxes(5, 3), np.ones((3, 4), "float32")
     feed = {"prior": prior, "x": offsets, "s": np.ones((3, 1), "float32")}
     found = results(lambda: assigned(1.0, **feed), feed)[1]

@@ -1,4 +1,4 @@
-"""Matching, against looking for the largest distance again and again."""
+"""Matching: compared with repeated searches for the largest distance."""
 
 import jax
 import numpy as np
@@ -15,11 +15,11 @@ ROWS, COLUMNS = 4, 6
 
 
 def match(distances, threshold=None):
-    """For each column its row, and their distance."""
+    """Return for each column its row, and their distance."""
     rows, found = [-1] * distances.shape[1], [0.0] * distances.shape[1]
     pairs = {(i, j): d for (i, j), d in np.ndenumerate(distances) if d >= 1e-6}
     while pairs:
-        # The first column, and in it the first row, of several at the same distance.
+        # Among equal distances, the first column wins, and then the first row.
         (i, j), distance = min(pairs.items(), key=lambda pair: (-pair[1], pair[0][1], pair[0][0]))
         rows[j], found[j] = i, distance
         pairs = {(a, b): d for (a, b), d in pairs.items() if a != i and b != j}
@@ -34,7 +34,7 @@ def match(distances, threshold=None):
 def batch_of(lengths, seed, ties):
     rng = np.random.default_rng(seed)
     data = rng.uniform(0, 1, (len(lengths), ROWS, COLUMNS))
-    data = np.round(data * 4) / 4 if ties else data  # many equal ones, and many zeros
+    data = np.round(data * 4) / 4 if ties else data  # many equal values and many zeros
     data[np.arange(ROWS)[None] >= np.array(lengths)[:, None]] = 9  # padding that would be nearest
     return fluid.SequenceBatch(data.astype("float32"), np.array(lengths, "int32"))
 
@@ -58,7 +58,7 @@ def test_bipartite_match(lengths, seed, ties, threshold):
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (1, 4), (4, 1)])
-def test_a_matrix_is_a_batch_of_one(shape):
+def test_a_matrix_is_a_batch_of_size_1(shape):
     x = np.random.default_rng(0).uniform(0, 1, shape).astype("float32")
     rows, distances = results(lambda: layers.bipartite_match(jax.numpy.asarray(x)), {})
     want = match(x)

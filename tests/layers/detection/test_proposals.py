@@ -1,4 +1,4 @@
-"""Proposals, against anchors moved and suppressed one by one; and their way through a pyramid."""
+"""Proposals: compared with anchors moved and suppressed one at a time; and their assignment to pyramid levels."""
 
 import math
 
@@ -29,7 +29,7 @@ def predicted(seed):
 
 
 def proposed(scores, offsets, info, before, after, threshold, least, eta):
-    """Regions of an image and their scores."""
+    """Return the regions of an image and their scores."""
     high, broad, scale = info.tolist()
     every = []
     for i, j, a in np.ndindex(HIGH, BROAD, COUNT):
@@ -75,7 +75,7 @@ def generated(feed, *arguments):
     return layers.generate_proposals(scores, deltas, info, ANCHORS, VARIANCES, *arguments, return_rois_num=True)
 
 
-def test_where_every_region_is_too_small_none_is_left():
+def test_too_small_regions_are_all_removed():
     feed = predicted(0)
     rois, scores = results(
         lambda: layers.generate_proposals(*feeds(**feed), np.float32([[30, 40, 1]]), ANCHORS, VARIANCES, min_size=99.0),
@@ -115,7 +115,7 @@ def test_distribute_fpn_proposals(lengths, levels, scale, seed):
             wants[min(max(level, levels[0]), levels[1])][image].append(box)
     for got, want in zip(found, wants.values(), strict=True):
         assert_rows(got, want)
-    # In the order of the levels, and of the images within each, they stand where `restore` says.
+    # The rows follow the order of levels, and of images within each level; `restore` holds their positions.
     rows = [box for want in wants.values() for image in want for box in image]
     for boxes, places in zip(rois.rows(), restore.rows(), strict=True):
         np.testing.assert_allclose(boxes, np.reshape([rows[k] for k in places[:, 0]], boxes.shape), rtol=1e-6)

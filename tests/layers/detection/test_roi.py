@@ -1,4 +1,4 @@
-"""Pooled regions, against reading their bins pixel by pixel."""
+"""Pooled regions: compared with bins read pixel by pixel."""
 
 import math
 
@@ -15,7 +15,7 @@ from fluid import errors, layers
 
 HIGH, BROAD = 6, 8
 MAPS = np.random.default_rng(0).normal(size=(2, 4, HIGH, BROAD)).astype("float32")
-# Regions within the image, that hang over its edges, outside of it, without an area, the wrong way round.
+# Regions within the image, across its edges, outside, with zero area, and with reversed corners.
 REGIONS = np.float32(
     [
         [
@@ -42,13 +42,13 @@ def rounded(value):
 
 
 def spans(first, last, bins):
-    """Where each of some bins of equal size begins and ends."""
+    """Return the first and last coordinates of each of `bins` bins of equal size."""
     size = (last - first) / bins
     return [(first + k * size, first + (k + 1) * size) for k in range(bins)]
 
 
 def by_bins(pool, boxes):
-    """Results `[regions, channels, p, q]`, of which `pool(p, q, vertical span, horizontal span)` makes `[channels]`."""
+    """Return `[regions, channels, p, q]`, where `pool(p, q, vertical span, horizontal span)` returns `[channels]`."""
     rows = [
         [[pool(p, q, down[p], across[q]) for q in range(len(across))] for p in range(len(down))]
         for down, across in boxes
@@ -57,12 +57,12 @@ def by_bins(pool, boxes):
 
 
 def pixels(span, size):
-    """The whole pixels that a span touches, within the image."""
+    """Return the whole pixels that a span touches, within the image."""
     return [i for i in range(size) if math.floor(span[0] + 1e-9) <= i < math.ceil(span[1] - 1e-9)]
 
 
 def bilinear(image, y, x):
-    """Images `[channels, height, width]` between their pixels."""
+    """Interpolate images `[channels, height, width]` between their pixels."""
     down, across = (np.maximum(0, 1 - abs(v - np.arange(size))) for v, size in ((y, HIGH), (x, BROAD)))
     return image @ across @ down
 
@@ -92,7 +92,7 @@ def test_roi_pool(pooled, scale):
 @settings(max_examples=6)
 @given(pooled=ROUNDED, scale=st.sampled_from([1.0, 0.5, 3.0]), ratio=st.sampled_from([-1, 1, 3]))
 def test_roi_align(pooled, scale, ratio):
-    """At places at equal distances, each read between pixels, and the edge beyond them."""
+    """Sample equidistant points by interpolation, with edge pixels repeated beyond the edge."""
     got = found(lambda x, r: layers.roi_align(x, r, *pooled, scale, ratio))
     for image, regions, result in zip(MAPS, REGIONS.tolist(), got, strict=True):
         boxes = []
@@ -139,7 +139,7 @@ def test_psroi_pool(pooled, scale):
 
 @pytest.mark.parametrize("pooled", [(1, 1), (2, 3)])
 def test_prroi_pool(pooled):
-    """The integral over a bin as a sum over many small cells."""
+    """Approximate the integral over a bin by a sum over many small cells."""
     got = found(lambda x, r: layers.prroi_pool(x, r, 0.5, *pooled))
     fine = 60
     for image, regions, result in zip(MAPS, REGIONS.tolist(), got, strict=True):
@@ -163,7 +163,7 @@ def test_prroi_pool(pooled):
 
 @pytest.mark.parametrize("name", ["roi_pool", "roi_align", "prroi_pool"])
 def test_sequences_of_regions(name):
-    """As arrays of them, one image after the other; and where there are none there are none."""
+    """Compare region sequences with arrays of regions, image after image; images without regions have no results."""
     lengths = [3, 0]
     rois = fluid.SequenceBatch(REGIONS, np.array(lengths, "int32"))
     build = getattr(layers, name)
@@ -191,7 +191,7 @@ def test_regions_receive_no_gradient(name):
     assert np.asarray(slopes["x"]).any() and not np.asarray(slopes["r"]).any()
 
 
-def test_the_gradient_of_a_largest_pixel_goes_to_it():
+def test_roi_pool_gradient_goes_to_the_largest_pixel():
     flat = np.zeros((1, 1, 3, 3), "float32")
     flat[0, 0, 1, 2] = 5
     feed = {"x": flat, "r": np.float32([[[0, 0, 2, 2]]])}

@@ -1,4 +1,4 @@
-"""SSD: its loss against the sum over prior boxes, its head, and what it finds."""
+"""SSD: the loss against a sum over prior boxes, the head, and the detections."""
 
 import math
 
@@ -38,7 +38,7 @@ def encode(box, prior):
 
 
 def loss_of_image(offsets, logits, boxes, labels, background, threshold, ratio, near, weights):
-    """The loss of one image, and how many of its prior boxes have an object."""
+    """Return the loss of an image, and the number of its prior boxes that have an object."""
     prior = PRIOR.tolist()
     overlap = np.array([[iou(b, p) for p in prior] for b in boxes]).reshape(len(boxes), PRIORS)
     rows = match(overlap, threshold)[0] if len(boxes) else [-1] * PRIORS
@@ -52,7 +52,7 @@ def loss_of_image(offsets, logits, boxes, labels, background, threshold, ratio, 
 
 
 def objects(lengths, seed):
-    """What a net predicts, and the objects that there are; the padding is garbage."""
+    """Return predictions of a net, and objects whose padding is garbage."""
     rng = np.random.default_rng(seed)
     boxes, labels = some_boxes(seed, 2, 3, least=0.2), rng.integers(0, CLASSES, (2, 3, 1))
     behind = np.arange(3)[None] >= np.array(lengths)[:, None]
@@ -94,7 +94,7 @@ def test_ssd_loss(lengths, seed, threshold, ratio, near, background, normalize):
 
 
 def gradients(feed):
-    """The gradients of the mean loss with respect to what the net predicts."""
+    """Return the gradients of the mean loss with respect to the predictions."""
     session = fluid.Session(lambda: layers.mean(layers.ssd_loss(*feeds(**feed), PRIOR, SPREAD)))
     return [np.asarray(v) for v in session.run(next(iter(session.programs)), feed, fetch=["x@GRAD", "y@GRAD"])]
 
@@ -106,13 +106,13 @@ def test_images_without_objects_train_nothing():
         assert not slope[0].any() and slope[1].any()
 
 
-def test_room_for_no_objects_at_all():
+def test_feeds_without_objects_have_zero_loss():
     feed = objects([0, 0], 3)
     feed |= {name: fluid.SequenceBatch(feed[name].data[:, :0], feed[name].lengths) for name in ("b", "k")}
     assert results(lambda: layers.ssd_loss(*feeds(**feed), PRIOR, SPREAD), feed)[0].tolist() == [[0.0], [0.0]]
 
 
-def test_a_class_that_is_none_shows_and_feeds_are_checked_for_it():
+def test_an_invalid_class_makes_the_loss_nan():
     feed = objects([2, 1], 3)
     feed["k"].data[0, 0] = CLASSES
     found = results(lambda: layers.ssd_loss(*feeds(**feed), PRIOR, SPREAD, normalize=False), feed)[0]
@@ -129,7 +129,7 @@ def test_a_class_that_is_none_shows_and_feeds_are_checked_for_it():
     eta=st.sampled_from([1, 0.7]),
 )
 def test_detection_output(seed, background, keep, eta):
-    """Decoded, as probabilities, suppressed; and the numbers of the prior boxes that the rows come from."""
+    """Decode, apply softmax and suppress; also return the indices of the prior boxes of the rows."""
     rng = np.random.default_rng(seed)
     feed = {name: rng.normal(size=(2, PRIORS, k)).astype("float32") for name, k in (("x", 4), ("s", CLASSES))}
     rows, places = results(
@@ -157,7 +157,7 @@ MAPS = {
 
 
 def test_multi_box_head_predicts_around_each_pixel():
-    """Offsets and logits lie as the prior boxes do: pixel by pixel, then box by box, then map by map."""
+    """Order offsets and logits like the prior boxes: pixel by pixel, then box by box, then map by map."""
     feed = {"a": MAPS["a"], "b": MAPS["b"], "image": PICTURE}
 
     def program():
@@ -186,7 +186,7 @@ def test_multi_box_head_predicts_around_each_pixel():
 
 
 def test_multi_box_head_makes_sizes_from_ratios():
-    """On the first map 10 and 20 percent of the image, then from `min_ratio` on, at equal distances."""
+    """Use 10 and 20 percent of the image on the first map, then equidistant sizes from `min_ratio`."""
     feed = {**MAPS, "d": np.zeros((2, 4, 1, 1), "float32"), "image": PICTURE}
 
     def program():
@@ -196,7 +196,7 @@ def test_multi_box_head_makes_sizes_from_ratios():
     boxes = 60 * np.asarray(results(program, feed)[0])
     sides = (boxes[:, 2] - boxes[:, 0]).reshape(-1, 2)
     starts = np.cumsum([0, 36, 9, 4])
-    # Sizes are shares of 100: 10 to 20, then 20 to 55, 55 to 90 and 90 to 125.
+    # Sizes are percentages: 10 to 20, then 20 to 55, 55 to 90 and 90 to 125.
     wants = [(6, math.sqrt(6 * 12)), (12, math.sqrt(12 * 33)), (33, math.sqrt(33 * 54)), (54, math.sqrt(54 * 75))]
     np.testing.assert_allclose(sides[starts], wants, rtol=1e-4)
 

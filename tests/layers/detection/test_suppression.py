@@ -1,4 +1,4 @@
-"""Suppression, against keeping boxes one by one."""
+"""Suppression: compared with boxes kept one at a time."""
 
 import jax
 import numpy as np
@@ -15,13 +15,13 @@ COUNT, CLASSES = 8, 3
 
 
 def best_first(scores, threshold, top):
-    """Numbers of the boxes whose score is above a threshold, best first, at most `top` of them."""
+    """Return the indices of boxes with a score above a threshold, best first, at most `top` of them."""
     order = sorted((i for i, score in enumerate(scores) if score > threshold), key=lambda i: -scores[i])
     return order if top == -1 else order[:top]
 
 
 def kept(boxes, scores, threshold, top, keep, overlap, eta=1.0, pixel=0.0, background=0):
-    """Rows `[label, score, box]` of an image, from boxes and scores of each class; and which boxes they are."""
+    """Return rows `[label, score, box]` of an image and the box indices, from boxes and scores per class."""
     found = []
     for label in range(len(scores)):
         if label != background:
@@ -76,8 +76,8 @@ def test_multiclass_nms(threshold, top, keep, overlap, eta, background, pixels, 
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=2, max_size=2), keep=st.sampled_from([-1, 3]), seed=st.integers(0, 99)
 )
-def test_each_class_with_boxes_of_its_own(lengths, keep, seed):
-    """As after the second stage of a detector; and the padding, the best of all, is no box."""
+def test_separate_boxes_per_class_match_a_loop(lengths, keep, seed):
+    """Suppress as after the second stage of a detector; padding with the best scores is no box."""
     boxes, scores = some_boxes(seed, 2, 5, CLASSES), np.random.default_rng(seed).uniform(0, 1, (2, 5, CLASSES))
     scores[np.arange(5)[None] >= np.array(lengths)[:, None]] = 9
     feed = {
@@ -93,7 +93,7 @@ def test_each_class_with_boxes_of_its_own(lengths, keep, seed):
 
 
 def decayed(boxes, scores, threshold, post, top, keep, sigma, pixel, background):
-    """Rows of an image as `matrix_nms` gives them; `sigma` is None for the linear factor."""
+    """Return the rows of an image like `matrix_nms`; `sigma` is None for the linear factor."""
     found = []
     for label in range(len(scores)):
         order = best_first(scores[label], threshold, top) if label != background else []
@@ -144,7 +144,7 @@ def test_matrix_nms_of_boxes_that_are_there_thrice():
 
 @pytest.mark.parametrize("name", ["multiclass_nms", "matrix_nms"])
 def test_nothing_left(name):
-    """In one of the images; and in none is there what is no number."""
+    """Remove all boxes of an image; no result contains NaN."""
     boxes = some_boxes(1, 2, 4)
     scores = np.full((2, 2, 4), 0.1, "float32")
     scores[1, 1, 2], scores[1, 1, 3] = 0.9, np.nan

@@ -1,4 +1,4 @@
-"""Layers for detection in a program that is exported once, for any batch size and any number of objects."""
+"""Exported detection layers: a single export serves all batch sizes and numbers of objects."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ ELSEWHERE = ("concat", "gather", "deformable_conv", "temporal_shift")
 
 
 def rows_of_detection():
-    """The rows of both tables, told apart by whether their feeds may be sequences."""
+    """Return the rows of both tables, distinguished by whether their feeds may be sequences."""
     for table, rows in (("array", ROWS), ("sequence", SEQUENCE_ROWS)):
         for row in rows:
             here = getattr(getattr(layers, row.name, None), "__module__", "").startswith("fluid.layers.detection.")
@@ -23,7 +23,7 @@ def rows_of_detection():
 
 
 def symbolic(feed):
-    """The shapes of a feed, with symbols for the batch size and for the number of steps of sequences."""
+    """Return the shapes of a feed, with symbols for the batch size and for the number of sequence steps."""
     batch, time = jax.export.symbolic_shape("batch, time")
 
     def array(value, *lead):
@@ -39,7 +39,7 @@ def symbolic(feed):
 
 
 @pytest.mark.parametrize("row", list(rows_of_detection()))
-def test_exported_once_it_gives_the_same(row):
+def test_exported_layers_match_their_program(row):
     program = fluid.Program(row.program())
     arrays = program.init(jax.random.key(2))
     feed = jax.tree.map(lambda v: np.asarray(v, jax.dtypes.canonicalize_dtype(v.dtype)), row.feed)

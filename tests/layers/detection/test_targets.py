@@ -1,4 +1,4 @@
-"""What two-stage detectors and RetinaNet are trained with, against going through anchors and objects one by one."""
+"""Training targets of two-stage detectors and RetinaNet: compared with loops over anchors and objects."""
 
 import math
 
@@ -15,13 +15,13 @@ import fluid
 from fluid import errors, layers
 
 ANCHORS, OBJECTS = 12, 3
-BOXES = some_boxes(0, ANCHORS, size=60.0, least=0.2) - np.float32(4)  # some of them hang over the image
+BOXES = some_boxes(0, ANCHORS, size=60.0, least=0.2) - np.float32(4)  # some boxes extend beyond the image
 INFO = np.float32([[50, 52, 2.0], [44, 40, 1.0]])
 LENGTHS = st.lists(st.integers(0, OBJECTS), min_size=2, max_size=2)
 
 
 def offsets_of(box, prior, weights=(1, 1, 1, 1)):
-    """How far a box of pixels is from another."""
+    """Return the offsets of a pixel box from another box."""
     sizes = [[b[2] - b[0] + 1, b[3] - b[1] + 1] for b in (box, prior)]
     moves = [(box[k] + sizes[0][k] / 2 - prior[k] - sizes[1][k] / 2) / sizes[1][k] for k in (0, 1)]
     moves += [math.log(sizes[0][k] / sizes[1][k]) for k in (0, 1)]
@@ -29,7 +29,7 @@ def offsets_of(box, prior, weights=(1, 1, 1, 1)):
 
 
 def feed_of(lengths, seed, classes=1):
-    """Predictions and objects, whose padding is garbage; some are crowds."""
+    """Return predictions and objects, with garbage as padding; some objects are crowds."""
     rng = np.random.default_rng(seed)
     behind = np.arange(OBJECTS)[None] >= np.array(lengths)[:, None]
     boxes, crowd = some_boxes(seed, 2, OBJECTS, size=30.0, least=0.2), rng.integers(0, 4, (2, OBJECTS, 1)) == 0
@@ -48,13 +48,13 @@ def feed_of(lengths, seed, classes=1):
 
 
 def objects_of(feed, image):
-    """Boxes, in pixels of the image that the net gets, and classes of the objects that are no crowds."""
+    """Return the boxes, in pixels of the net's input, and the classes of the objects that are no crowds."""
     rows = zip(*(feed[name].rows()[image] for name in "bck"), strict=True)
     return [((box * INFO[image, 2]).tolist(), kind[0]) for box, crowd, kind in rows if not crowd[0]]
 
 
 def owners(boxes, able, objects):
-    """Of each box the object that it overlaps most, how much, and whether it is nearest to some object."""
+    """Return for each box the object with the largest overlap, the overlap, and whether it is nearest to an object."""
     overlap = [[iou(b, o, 1.0) if ok else 0.0 for b, ok in zip(boxes, able, strict=True)] for o, _ in objects]
     found = []
     for j in range(len(boxes)):
@@ -104,7 +104,7 @@ def test_rpn_target_assign(lengths, seed, count, far, high, low):
 
 
 def test_anchors_are_drawn():
-    """Of those that may be, as many as there shall be, each time others; and the same for the same key."""
+    """Draw the requested number of candidates: different draws per key, and equal draws for equal keys."""
     feed = feed_of([2, 1], 0)
 
     def program():

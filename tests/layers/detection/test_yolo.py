@@ -1,4 +1,4 @@
-"""YOLOv3, against going through cells, anchors and objects one by one."""
+"""YOLOv3: compared with loops over cells, anchors and objects."""
 
 import math
 
@@ -24,7 +24,7 @@ def entropy(logit, target):
 
 
 def box_at(cell, i, j, anchor, scale):
-    """The box that a cell predicts, in shares of the image: centre and size."""
+    """Return the box that a cell predicts, in fractions of the image: centre and size."""
     x = (j + sigmoid(cell[0]) * scale - (scale - 1) / 2) / BROAD
     y = (i + sigmoid(cell[1]) * scale - (scale - 1) / 2) / HIGH
     width, height = ANCHORS[2 * anchor] / (RATIO * BROAD), ANCHORS[2 * anchor + 1] / (RATIO * HIGH)
@@ -68,7 +68,7 @@ def feed_of(seed, mask, scored):
     rng = np.random.default_rng(seed)
     boxes = rng.uniform(0.05, 0.95, (2, 5, 4)).astype("float32")
     boxes[:, :, 2:] = rng.uniform(0.05, 0.6, (2, 5, 2))
-    boxes[0, 1] = boxes[0, 0]  # two objects of one cell
+    boxes[0, 1] = boxes[0, 0]  # two objects in the same cell
     boxes[1, 3:, 2:] = 0
     feed = {
         "x": rng.normal(size=(2, len(mask) * (5 + CLASSES), HIGH, BROAD)).astype("float32"),
@@ -174,6 +174,6 @@ def test_bad_arguments(build, message):
         fluid.Program(lambda: build(*feeds(**feed)))
 
 
-def test_classes_that_are_none_are_refused_in_feeds():
+def test_class_feeds_are_limited_to_valid_classes():
     feed = feed_of(0, [0, 1], False)
     assert fluid.Program(lambda: loss(*feeds(**feed))).feeds["k"].limits == (0, CLASSES, None)

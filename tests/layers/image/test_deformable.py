@@ -1,4 +1,4 @@
-"""Deformable convolutions and shifts in time, against going through their cells one by one."""
+"""Deformable convolutions and temporal shifts: compared with loops over cells."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ IMAGE = np.random.default_rng(0).normal(size=(2, 4, HIGH, BROAD)).astype("float3
 
 
 def near(image, y, x):
-    """Images `[channels, height, width]` at a place between their pixels; 0 around them."""
+    """Interpolate images `[channels, height, width]` between their pixels; pixels outside are 0."""
     down, across = (np.maximum(0, 1 - abs(v - np.arange(size))) for v, size in ((y, HIGH), (x, BROAD)))
     return image @ across @ down
 
@@ -61,7 +61,7 @@ def test_deformable_conv(own, groups, setting, modulated):
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
-def test_without_offsets_it_is_a_convolution():
+def test_zero_offsets_equal_a_convolution():
     offset, mask = np.zeros((2, 18, HIGH, BROAD), "float32"), np.ones((2, 9, HIGH, BROAD), "float32")
     feed = {"x": IMAGE, "o": offset, "m": mask}
 

@@ -1,4 +1,4 @@
-"""Images read at other places: resized, sampled, unfolded, with pixels moved; and channels-last forms of all."""
+"""Images resized, sampled, unfolded and with pixels moved; and the channels-last form of each layer."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ IMAGE, VOLUME = real(2, 3, 5, 4), real(1, 2, 3, 4, 2)
 
 
 def places(pixels, size, corners, mode):
-    """Where new pixels lie among the old ones, by the formula in the documentation."""
+    """Return the positions of new pixels among the old pixels, by the documented formula."""
     k = np.arange(size)
     if corners:
         return k * (pixels - 1) / max(size - 1, 1)
@@ -23,7 +23,7 @@ def places(pixels, size, corners, mode):
 
 
 def interpolated(x, sizes, corners=True, mode=1):
-    """Read every channel of every image with scipy."""
+    """Interpolate every channel of every image with scipy."""
     grid = np.meshgrid(
         *(places(p, s, corners, mode) for p, s in zip(x.shape[2:], sizes, strict=True)), indexing="ij"
     )  # fmt: skip
@@ -69,7 +69,7 @@ def test_resize_linear(corners, mode):
 
 @pytest.mark.parametrize("corners", [True, False])
 @pytest.mark.parametrize("sizes", [[6, 8], [3, 2], [4, 5]])
-def test_bicubic(sizes, corners):
+def test_bicubic_resize_matches_the_cubic_kernel(sizes, corners):
     image = real(1, 2, 4, 5)
 
     def kernel(d):
@@ -116,7 +116,7 @@ def test_places_that_are_no_numbers_are_not_read():
     assert got.shape == (1, 3, 1, 3) and got[0, 0, 0, 1] == 0
 
 
-def test_affine_grid_of_the_identity_gives_the_image_back():
+def test_identity_affine_grid_returns_the_image():
     theta = np.broadcast_to(np.eye(2, 3, dtype="float32"), (2, 2, 3))
     check(lambda x, t: layers.grid_sampler(x, layers.affine_grid(t, [2, 3, 5, 4])), IMAGE, x=IMAGE, t=theta)
 
@@ -132,7 +132,7 @@ def test_affine_grid():
 
 
 @pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), ([2, 1], [1, 0], 1), (1, [1, 0, 2, 1], [1, 2])])
-def test_unfold(stride, padding, dilation):
+def test_unfold_matches_numpy_windows(stride, padding, dilation):
     strides, apart = np.broadcast_to(stride, 2), np.broadcast_to(dilation, 2)
     top, left, bottom, right = padding if np.size(padding) == 4 else [*np.broadcast_to(padding, 2)] * 2
     x = np.pad(IMAGE, [(0, 0), (0, 0), (top, bottom), (left, right)])
@@ -157,7 +157,7 @@ def test_unfold(stride, padding, dilation):
         ([1, 1], 2, 0, 1),
     ],
 )
-def test_windows_and_their_gradients_are_those_of_a_convolution(kernel, stride, padding, dilation):
+def test_window_layers_and_gradients_match_convolution_patches(kernel, stride, padding, dilation):
     image = jnp.asarray(real(2, 3, 7, 8))
     top, left, bottom, right = padding if np.size(padding) == 4 else [*np.broadcast_to(padding, 2)] * 2
     strides, apart = (tuple(map(int, np.broadcast_to(v, 2))) for v in (stride, dilation))
@@ -237,7 +237,7 @@ CHANNELS_LAST = {
 
 @pytest.mark.parametrize("name", CHANNELS_LAST)
 def test_channels_last_gives_the_same_with_channels_last(name):
-    """Parameters too are the same: filters are [out, in, ...] in either layout."""
+    """Use equal parameters: filters are [out, in, ...] in either layout."""
     build, volume = CHANNELS_LAST[name], "3d" in name or name in ("resize_trilinear", "volume_batch_norm")
     x = VOLUME if volume else IMAGE
     first, last = ("NCDHW", "NDHWC") if volume else ("NCHW", "NHWC")

@@ -1,4 +1,4 @@
-"""Convolution and pooling against loops in NumPy."""
+"""Convolution and pooling: compared with loops in NumPy."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(5)
 
 
 def windows(x, size, stride, pads, dilation=(1, 1), fill=0.0, ceil=False):
-    """Yield the place and the content of each window, [batch, channels, kh, kw], of padded images."""
+    """Yield the position and the content of each window, [batch, channels, kh, kw], of padded images."""
     sizes = x.shape[2:]
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, size, strict=True)]
     rounded = math.ceil if ceil else math.floor
@@ -77,7 +77,7 @@ CONVOLUTIONS = [
 
 
 def geometry(settings, shape):
-    """Sizes, strides, dilations and pads that settings mean."""
+    """Return the sizes, strides, dilations and pads of `settings`."""
     pair = lambda v: [v, v] if isinstance(v, int) else v  # noqa: E731
     size, stride = pair(settings["filter_size"]), pair(settings.get("stride", 1))
     dilation, padding = pair(settings.get("dilation", 1)), settings.get("padding", 0)
@@ -202,8 +202,8 @@ def test_mistakes_are_explained(build, message):
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
-def test_windows_side_by_side_are_those_of_reduce_window(layout, dtype):
-    """Values and gradients, with cells that are equal, cells that are left over, and NaN."""
+def test_adjacent_pooling_windows_match_reduce_window(layout, dtype):
+    """Compare values and gradients, with equal cells, leftover cells, and NaN."""
     x = jnp.asarray(RNG.integers(-2, 3, (3, 7, 8, 7)), dtype)
     if dtype != "int32":
         x = x.at[0, 0, 1, 0].set(jnp.nan).at[1, 3, 2, 1].set(jnp.inf).at[1, 3, 2, 2].set(-jnp.inf)
@@ -246,7 +246,7 @@ def test_windows_side_by_side_are_those_of_reduce_window(layout, dtype):
 )
 @pytest.mark.parametrize("channels", [4, 6])
 def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
-    """Whichever way is taken: those of `lax.conv_general_dilated`, computed with the channels first."""
+    """Compare each form with the gradients of `lax.conv_general_dilated`, computed with the channels first."""
     x = RNG.normal(size=(2, channels, 9, 11)).astype("float32")
     size, stride, dilation, pads = geometry(settings, x.shape[2:])
     groups = settings.get("groups", 1)
@@ -276,8 +276,8 @@ def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_depthwise_convolutions_without_cudnn_are_counted_as_in_fluid():
-    """By `layers/nn.py` of Fluid 1.8: one group for each channel, and any number of filters for `conv2d` only."""
+def test_depthwise_convolution_names_match_fluid():
+    """Follow `layers/nn.py` of Fluid 1.8: a group per channel, and any number of filters for `conv2d` only."""
 
     def program():
         x = layers.data("x", [4, 6, 6])
@@ -303,7 +303,7 @@ def test_depthwise_convolutions_without_cudnn_are_counted_as_in_fluid():
 
 
 def test_layers_go_on_with_the_channels_last():
-    """On a CPU only what comes into a net of convolutions and goes out of it is transposed, and NaN stays NaN."""
+    """Transpose only inputs and outputs of a convolutional net on a CPU; NaN stays NaN."""
 
     def program():
         hidden = layers.data("x", [3, 12, 12])

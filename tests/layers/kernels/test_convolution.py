@@ -1,4 +1,4 @@
-"""Each form of a convolution equals the plain form, in values and derivatives."""
+"""Forms of a convolution: each equals the plain form, in values and derivatives."""
 
 import functools
 import math
@@ -51,7 +51,7 @@ GEOMETRIES = {
     "cropped": ([1], [(-1, 2), (2, -1)], [1], [1, 2]),
     "larger than its images": ([1], [(3, 2), (-1, 4)], [1, 2], [1]),
 }
-# Each shape in one geometry, and some shapes, which have forms of their own, in every geometry; the layouts alternate.
+# Most shapes use a single geometry; shapes with special forms use every geometry. The layouts alternate.
 CASES = [(shape, list(GEOMETRIES)[i % len(GEOMETRIES)], i % 2 == 0) for i, shape in enumerate(SHAPES)]
 CASES += [("two groups", geometry, i % 2 == 1) for i, geometry in enumerate(GEOMETRIES)]
 CASES += [("depthwise", geometry, i % 2 == 0) for i, geometry in enumerate(GEOMETRIES)]
@@ -61,7 +61,7 @@ CASES = list(dict.fromkeys(CASES))
 
 
 def case(shape, geometry, last, dtype="float32"):
-    """Make images, filters and the geometry of a case."""
+    """Return images, filters and the geometry of a case."""
     channels, count, groups, window = SHAPES[shape]
     dims = len(window)
     around = lambda values: [values[i % len(values)] for i in range(dims)]  # noqa: E731
@@ -74,7 +74,7 @@ def case(shape, geometry, last, dtype="float32"):
 
 
 def forms_of(x, filters, geometry, groups):
-    """Name every form that computes this convolution, as a function of images and filters."""
+    """Return every form that computes this convolution by name, as a function of images and filters."""
     depthwise = groups == len(filters) == x.shape[geometry.layout.index("C")] and filters.size < 100
     forms = {
         "chosen": lambda x, w: grouped_convolution(x, w, geometry, groups),
@@ -104,7 +104,7 @@ def derivatives(form, x, filters):
 
 
 def assert_equal(got, want, dtype="float32"):
-    """Compare with the largest number of each array."""
+    """Compare arrays relative to the largest number of each."""
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert a.dtype == b.dtype == dtype and a.shape == b.shape
         a, b = np.asarray(a, "float64"), np.asarray(b, "float64")
@@ -148,7 +148,7 @@ def dense_form(x, filters, how, groups):
 
 
 @pytest.mark.parametrize("shape, geometry", DENSE)
-def test_one_group_batched_rematerialised_and_in_a_loop(shape, geometry):
+def test_dense_gradients_hold_under_vmap_loop_and_remat(shape, geometry):
     x, filters, how, groups = case(shape, geometry, True)
     form = dense_form(x, filters, how, groups)
     gradients = jax.grad(lambda x, w: jnp.square(form(x, w)).sum(), (0, 1))
@@ -184,7 +184,7 @@ def test_gradients_of_any_number_of_images(shape, geometry):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the forms are those of a CPU")
 @pytest.mark.parametrize("shape, geometry", DENSE)
 def test_no_slow_convolution_is_left_on_a_cpu(shape, geometry):
-    """XLA is slow with volumes, and with a slope that is the filter of smaller images."""
+    """Avoid convolutions that XLA computes slowly: volumes, and slopes that are filters of smaller images."""
     x, filters, how, groups = case(shape, geometry, True)
     form = dense_form(x, filters, how, groups)
     gradients = jax.jit(jax.grad(lambda x, w: jnp.square(form(x, w)).sum(), (0, 1)))
@@ -224,7 +224,7 @@ def test_any_number_of_images():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="XLA repeats computations on a CPU")
 def test_the_input_of_a_convolution_is_computed_once():
-    """Count the maxima in the compiled text; if both counts are equal, `computed_once` can go."""
+    """Count the maxima in the compiled text; if both counts are equal, `computed_once` can be removed."""
 
     def normalised(y):
         centred = y - y.mean((0, 1, 2))

@@ -1,4 +1,4 @@
-"""Layers behind an embedding whose table has fewer rows than there are ids compute with the table, to the same end."""
+"""Layers after an embedding with fewer rows than ids: the layers compute with the table, with equal results."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from fluid import layers
 WIDTH = 4
 LENGTHS = np.array([6, 2, 4, 1])
 IDS = np.random.default_rng(0).integers(0, 5, (4, 6))
-MANY = 100  # rows of a table that are more than the ids
+MANY = 100  # rows of a table with more rows than ids
 
 
 def values(*shape, salt=0):
@@ -25,7 +25,7 @@ def batch(padding=0):
 
 
 def program(rows, layer, **settings):
-    """The sum of what a layer makes of projected rows, times a number for each, and how large the table is."""
+    """Return a program of a layer on projected rows, summed with weights; `rows` is the size of the table."""
 
     def build():
         ids = layers.data("ids", [1], "int64", lod_level=1)
@@ -43,7 +43,7 @@ LAYERS = {
 
 
 def with_gradient(build, ids):
-    """The first output of a program, and its gradient with respect to each parameter."""
+    """Return the first output of a program, and its gradient with respect to each parameter."""
     traced = fluid.Program(build)
     shapes = {name: parameter.shape for name, parameter in traced.parameters.items()}
     table = values(MANY, WIDTH)[: shapes["embedding_0.w_0"][0]]
@@ -56,7 +56,7 @@ def with_gradient(build, ids):
 
 
 def products(build, mode="train", **settings):
-    """The number of rows of each matrix that a program multiplies by another one, outside of loops."""
+    """Return the row count of each matrix in matrix products of a program, outside of loops."""
     traced = fluid.Program(build, **settings)
     arrays = traced.init(jax.random.key(0))
     jaxpr = jax.make_jaxpr(lambda a: traced.apply(a, {"ids": batch()}, key=None, mode=mode).outputs)(arrays)
@@ -64,8 +64,8 @@ def products(build, mode="train", **settings):
 
 
 @pytest.mark.parametrize("layer, padding_row", [("lstm", None), ("reversed gru", 2)])
-def test_few_rows_and_many_rows_have_one_gradient(layer, padding_row):
-    # Ids outside of the table make NaN, which must not leave the padding.
+def test_few_and_many_rows_have_equal_gradients(layer, padding_row):
+    # Ids outside of the table produce NaN, which must not leave the padding.
     few, small = with_gradient(program(5, layer, padding_idx=padding_row), batch(padding=77))
     many, large = with_gradient(program(MANY, layer, padding_idx=padding_row), batch(padding=4))
     np.testing.assert_allclose(few, many, rtol=1e-5)
@@ -77,13 +77,13 @@ def test_few_rows_and_many_rows_have_one_gradient(layer, padding_row):
     np.testing.assert_array_equal(trained, np.arange(5) != padding_row)
 
 
-def test_the_table_is_multiplied_where_it_has_fewer_rows():
+def test_smaller_tables_are_multiplied_instead_of_rows():
     def build(rows, **settings):
         return lambda: layers.fc(layers.embedding(layers.data("ids", [1], "int64", 1), [rows, WIDTH], **settings), 2)
 
     assert products(build(12)) == [12]
     assert products(build(13)) == [24]
-    # Where no gradient is computed, a program computes with the values as they come.
+    # Without a gradient, a program computes with the looked-up rows.
     assert products(build(5), mode="test") == [24]
     # The gradient of a row would be a sum of rounded numbers.
     assert products(build(5), precision="bfloat16") == [24]
@@ -91,7 +91,7 @@ def test_the_table_is_multiplied_where_it_has_fewer_rows():
 
 
 def test_ids_of_an_array():
-    """Beside the rows by NumPy; an id outside of the table makes NaN."""
+    """Compare with rows by NumPy; an id outside of the table produces NaN."""
 
     def build():
         words = layers.embedding(layers.data("ids", [6, 1], "int64"), [5, WIDTH])
@@ -108,7 +108,7 @@ def test_ids_of_an_array():
     np.testing.assert_allclose(flattened, looked_up.reshape(4, -1) @ flat, rtol=1e-5, atol=1e-6)
 
 
-def test_an_overridden_value_goes_on():
+def test_an_overridden_embedding_is_used():
     def build():
         return layers.fc(layers.embedding(layers.data("ids", [6, 1], "int64"), [5, WIDTH]), 2, num_flatten_dims=2)
 

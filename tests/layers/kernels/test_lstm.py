@@ -1,4 +1,4 @@
-"""The time loop of an LSTM equals a scan, in values and derivatives, and copies no buffer in a step."""
+"""Time loop of an LSTM: equal to a scan in values and derivatives, without buffer copies in a step."""
 
 import re
 
@@ -31,7 +31,7 @@ def by_scan(order, sums, weight, bias, peepholes, hidden, cell):
 
 @pytest.mark.parametrize("order", ["gifo", "ifog"])
 @pytest.mark.parametrize("peeps", [False, True])
-def test_it_equals_a_scan(order, peeps):
+def test_lstm_kernel_equals_a_scan(order, peeps):
     random = np.random.default_rng(0)
     shapes = [(3, 6, 4 * WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH,), (3, WIDTH), (3, WIDTH), (3, WIDTH)]
     sums, weight, bias, peepholes, hidden, cell = (jnp.asarray(random.normal(size=s), "float32") for s in shapes)
@@ -56,7 +56,7 @@ def test_it_equals_a_scan(order, peeps):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loop is written for a CPU")
 def test_no_step_copies_the_buffer():
-    """One buffer holds sums, gates and slopes in turn: XLA copies it once, as it must not change the argument."""
+    """Count the copies of the buffer of sums, gates and slopes: XLA copies once, as the argument must not change."""
     sums, weight, zeros = jnp.ones((3, 6, 4 * WIDTH)), jnp.ones((WIDTH, 4 * WIDTH)), jnp.zeros((3, WIDTH))
 
     def loss(sums, weight):

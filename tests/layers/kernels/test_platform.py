@@ -1,4 +1,4 @@
-"""Forms that are fast on a CPU alone are not in models that are exported for other devices too."""
+"""Fast CPU-only forms: absent from models that are exported for other devices too."""
 
 import zipfile
 
@@ -22,7 +22,7 @@ def program():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the forms are those of a CPU")
-def test_a_loop_over_pixels_is_exported_for_a_cpu_alone(tmp_path):
+def test_pixel_loops_are_exported_only_for_cpu(tmp_path):
     (want,) = fluid.Inferencer(program, params={}).infer(FEED)
     loops = []
     for platforms in (["cpu"], ["cpu", "cuda"]):

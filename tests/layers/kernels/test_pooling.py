@@ -1,4 +1,4 @@
-"""The maximum under windows equals `lax.reduce_window`, and its gradient goes to the first of equal pixels."""
+"""Maximum pooling: equal to `lax.reduce_window`, with the gradient at the first of equal pixels."""
 
 import functools
 
@@ -61,7 +61,7 @@ LAYOUTS = [(name, layout) for name in GEOMETRIES for layout in ("NHWC", "NCHW")]
 
 
 def case(name, layout, dtype="float32"):
-    """Images with equal pixels, the layer and JAX's form of it."""
+    """Return images with equal pixels, the layer, and the form of JAX."""
     window, strides, pads = GEOMETRIES[name]
     pixels = [7, 9, 8][: len(window)]
     x = jnp.asarray(np.random.default_rng(1).integers(-3, 4, by_layout(layout, pixels, 3, 2)), dtype)
@@ -76,7 +76,7 @@ def case(name, layout, dtype="float32"):
 
 
 def seed_like(array):
-    """Whole numbers, whose sums are the same in each order."""
+    """Return whole numbers, whose sums are equal in any order."""
     return jnp.asarray(np.random.default_rng(2).integers(-9, 10, array.shape), array.dtype)
 
 
@@ -92,7 +92,7 @@ def test_other_windows_have_the_derivatives_of_jax(name, layout, dtype):
     np.testing.assert_array_equal(back(seed)[0].astype("float32"), wanted(seed)[0].astype("float32"))
     if jax.default_backend() == "cpu":
         assert "select_and_scatter" not in str(jax.make_jaxpr(jax.grad(lambda x: form(x).sum()))(x))
-    # Forwards, each window reads the slope of its cell: the transpose of the gradient.
+    # In the forward direction, each window reads the slope of its cell: the transpose of the gradient.
     slope = seed_like(x).astype("float32")
     forwards = jax.jvp(jax.jit(form), (x.astype("float32"),), (slope,))[1]
     pull = jax.vjp(jax.jit(plain), x.astype("float32"))[1]
@@ -119,7 +119,7 @@ def test_other_windows_have_second_derivatives_and_are_mapped(name, layout):
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
 @pytest.mark.parametrize("name", ["overlap", "every pixel"])
-def test_other_windows_treat_what_is_no_number_as_jax_does(name, value):
+def test_non_finite_pixels_are_treated_as_in_jax(name, value):
     x, form, plain = case(name, "NHWC")
     x = x.at[0, :3, :4].set(value).at[1, 4, 5].set(value)
     (found, back), (want, wanted) = (jax.vjp(jax.jit(f), x) for f in (form, plain))
@@ -136,7 +136,7 @@ def test_other_windows_are_exported_for_any_batch(name):
     np.testing.assert_allclose(exported.call(x), jax.grad(lambda x: (plain(x) ** 2).sum())(x), rtol=1e-5)
 
 
-def test_one_window_and_large_windows_are_those_of_jax():
+def test_large_windows_use_the_gradient_of_jax():
     x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 9, 9, 3)), "float32")
     for window, pads in (((9, 9), (0, 0)), ((8, 8), (4, 4))):
         gradient = jax.make_jaxpr(jax.grad(lambda x, w=window, p=pads: largest(x, w, (1, 1), [p] * 2, "NHWC").sum()))

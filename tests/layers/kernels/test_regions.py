@@ -1,4 +1,4 @@
-"""A loop over the pixels of each bin finds the same maxima as numpy, and as masks over the whole image."""
+"""Pixel loops over bins: equal to NumPy maxima and to masks over the whole image."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from fluid.layers.detection import roi
 from fluid.layers.kernels.pooling import largest_of_bins
 
 HIGH, BROAD = 6, 8
-# Bins of several pixels, of one, without pixels, and over the whole image.
+# Bins of several pixels, of a single pixel, without pixels, and over the whole image.
 DOWN = (
     np.array([[[0, 2, 5], [0, 0, 6]], [[3, 3, 1], [0, 5, 6]]]),
     np.array([[[2, 5, 6], [6, 0, 6]], [[4, 3, 3], [6, 6, 6]]]),
@@ -37,7 +37,7 @@ def by_hand(x, slopes):
         (top, bottom), (left, right) = (tuple(edge[b, r, k] for edge in way) for way, k in ((DOWN, i), (ACROSS, j)))
         window = x[b, c, top:bottom, left:right]
         if window.size:
-            place = np.argmax(window)  # of the first NaN, if there is one
+            place = np.argmax(window)  # index of the first NaN, if any
             row, column = divmod(place, right - left)
             largest[b, r, c, i, j] = window.flat[place]
             gradient[b, c, top + row, left + column] += slopes[b, r, c, i, j]

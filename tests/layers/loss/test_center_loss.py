@@ -1,4 +1,4 @@
-"""Center loss: half the squared distance, and centers that move as the paper says."""
+"""Center loss: half the squared distance, and centers that move by the formula of the paper."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_centers_have_a_name_and_an_initializer():
         np.testing.assert_array_equal(session.scope["center_loss_0.w_0"], np.full((4, 3), 2.0))
 
 
-def test_mistakes():
+def test_wrong_arguments_raise_named_errors():
     with pytest.raises(errors.ArgumentError, match="param_attr=False is not possible"):
         fluid.Program(lambda: layers.center_loss(*feeds(x=X, label=LABEL), 4, 0.1, False))
     with pytest.raises(errors.ShapeError, match=r"expected \[batch, width\] and \[batch, 1\]"):

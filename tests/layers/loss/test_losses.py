@@ -1,4 +1,4 @@
-"""Losses at their edges: exact logits, ignored and wrong labels, weights of means."""
+"""Edge cases of losses: exact logits, ignored and wrong labels, weights of means."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def classifier(soft=False, ignore=-100):
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_loss_of_a_softmax_is_computed_from_its_logits(soft):
+def test_cross_entropy_of_softmax_uses_the_logits(soft):
     mean, loss, p = run(classifier(soft), {"x": EXTREME, "label": LABEL}).outputs
     np.testing.assert_allclose(loss, [[2e4], [2e4 + np.log(2)]], rtol=1e-6)
     np.testing.assert_allclose(mean, 2e4 + np.log(2) / 2, rtol=1e-6)
@@ -78,7 +78,7 @@ def test_identity_does_not_lose_the_logits():
     )
 
 
-def test_softmax_along_another_axis_has_no_logits_for_the_last():
+def test_cross_entropy_of_other_axis_softmax_warns():
     x = np.array([[[1.0, 2.0], [3.0, 5.0]]], "float32")
     label = np.array([[[0], [1]]])
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
@@ -87,7 +87,7 @@ def test_softmax_along_another_axis_has_no_logits_for_the_last():
         check(lambda x, y: layers.cross_entropy(layers.softmax(x, axis=1), y), want, x=x, label=label)
 
 
-def test_probability_zero_is_a_large_finite_loss_with_a_finite_gradient():
+def test_zero_probability_has_finite_loss_and_gradient():
     p, label = jnp.array([[0.0, 1.0], [0.5, 0.5]]), np.array([[0], [1]])
 
     def loss(p):
@@ -97,7 +97,7 @@ def test_probability_zero_is_a_large_finite_loss_with_a_finite_gradient():
     np.testing.assert_allclose(jax.grad(loss)(p), [[0, 0], [0, -2]])
 
 
-def test_what_is_not_a_number_is_not_hidden():
+def test_nan_probability_has_nan_loss():
     p = np.array([[np.nan, 0.5]], "float32")
     got = output(lambda: layers.cross_entropy(*feeds(p=p, y=np.array([[0]]))), {"p": p, "y": np.array([[0]])})
     assert np.isnan(got).all()
@@ -129,7 +129,7 @@ def test_a_class_out_of_range_shows():
         assert np.isnan(got[0, 0]) and np.isfinite(got[1, 0])
 
 
-def test_labels_may_come_without_the_dimension_of_one():
+def test_labels_without_trailing_dimension_are_accepted():
     x, label = np.eye(3, dtype="float32") * 0.5 + 0.1, np.array([0, 1, 1])
     want = -np.log(x[[0, 1, 2], label])[:, None]
     check(layers.cross_entropy, want, x=x, label=label)
@@ -153,7 +153,7 @@ def test_sequences_and_arrays_are_not_mixed():
         fluid.Program(program)
 
 
-def test_a_mean_weighs_what_it_is_a_mean_of():
+def test_weight_of_a_mean_is_its_element_count():
     batch = fluid.SequenceBatch.from_rows([[[1.0], [2.0], [3.0]], [[6.0]]], "float32")
     batch = fluid.SequenceBatch(jnp.asarray(batch.data), jnp.asarray(batch.lengths))
 
@@ -186,7 +186,7 @@ def test_sigmoid_cross_entropy_is_stable():
     check(layers.sigmoid_cross_entropy_with_logits, [[1e4, 0, np.log(2)]], x=x, label=label)
 
 
-def test_sigmoid_cross_entropy_of_zero_logits_has_its_slope():
+def test_sigmoid_cross_entropy_has_gradient_at_zero_logits():
     feed = {"x": np.zeros((1, 3), "float32"), "label": np.array([[0, 0.5, 1]], "float32")}
 
     def loss(x):
@@ -206,7 +206,7 @@ def test_bpr_loss_is_the_mean_over_other_classes():
 
 
 @pytest.mark.parametrize("bounds", [(15.0, -15.0), (2.0, -2.0)])
-def test_logits_of_a_student_beyond_the_bounds_cost_but_learn_nothing(bounds):
+def test_student_logits_beyond_bounds_have_no_gradient(bounds):
     up, low = bounds
     x = np.linspace(-30, 30, 41, dtype="float32")[:, None]
     label = np.resize(np.array([-2, -1, 0.3, 1.6], "float32"), x.shape)

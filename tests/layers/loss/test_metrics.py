@@ -1,4 +1,4 @@
-"""Metrics, against scikit-learn and counting by hand."""
+"""Metric layers: compared with scikit-learn and with counts by hand."""
 
 import numpy as np
 import pytest
@@ -10,13 +10,13 @@ from fluid import errors, layers
 
 RNG = np.random.default_rng(0)
 LABEL = RNG.integers(0, 2, [60, 1])
-# Chances that lie in the middle of a bin of ten, so that bins lose nothing.
+# Probabilities at the centres of ten bins, so that binning loses nothing.
 CHANCE = np.clip((RNG.integers(0, 10, [60, 1]) + 2 * LABEL) / 10 + 0.05, 0, 0.95).astype("float32")
 FEED = {"p": np.concatenate([1 - CHANCE, CHANCE], axis=1), "label": LABEL}
 
 
 def areas(**arguments):
-    """Return a program that gives the two areas and the counts."""
+    """Return a program of the two areas and the counts."""
 
     def program():
         whole, last, counts = layers.auc(*feeds(**FEED), num_thresholds=10, **arguments)
@@ -35,7 +35,7 @@ def test_area_under_the_curve(curve, score):
 
 
 @pytest.mark.parametrize("thresholds", [1, 7, 200, 4095])
-def test_the_number_of_thresholds_is_that_of_the_metric(thresholds):
+def test_auc_thresholds_match_the_metric(thresholds):
     p = RNG.uniform(size=[500, 1]).astype("float32")
     label = (RNG.uniform(size=[500, 1]) < p).astype("int64")
 
@@ -50,7 +50,7 @@ def test_the_number_of_thresholds_is_that_of_the_metric(thresholds):
     assert [v.shape for v in counts] == [(thresholds + 1,)] * 4
 
 
-def test_thresholds_lie_at_equal_distances_up_to_1():
+def test_auc_thresholds_are_equally_spaced():
     p = np.array([[0.0], [0.2], [0.26], [0.49], [0.5], [0.99], [1.0]], "float32")
     feed = {"p": p, "label": np.ones([7, 1], "int64")}
     counts = run(lambda: layers.auc(*feeds(**feed), num_thresholds=4)[2], feed).outputs
@@ -80,7 +80,7 @@ def test_testing_leaves_the_counts_alone():
     assert float(whole) == pytest.approx(area_of(np.s_[0:60]), abs=1e-5)
 
 
-def test_area_without_one_of_the_classes_is_a_number():
+def test_auc_of_a_single_class_is_finite():
     only = {"p": FEED["p"], "label": np.ones_like(LABEL)}
     assert np.isfinite([np.asarray(v) for v in run(areas(), only).outputs[:2]]).all()
 
@@ -109,7 +109,7 @@ def test_mean_intersection_over_union():
     feed = {"guess": RNG.integers(0, 3, [4, 5]), "truth": RNG.integers(0, 3, [4, 5])}
     mean, wrong, correct = run(lambda: layers.mean_iou(*feeds(**feed), 4), feed).outputs
     guess, truth = feed["guess"].ravel(), feed["truth"].ravel()
-    want = metrics.jaccard_score(truth, guess, average=None)  # the fourth class does not occur, and does not count
+    want = metrics.jaccard_score(truth, guess, average=None)  # the fourth class does not occur, and is not counted
     assert float(mean) == pytest.approx(want.mean(), abs=1e-6)
     assert correct.tolist() == [int(((guess == k) & (truth == k)).sum()) for k in range(4)]
     assert wrong.tolist() == [int(((guess == k) ^ (truth == k)).sum()) for k in range(4)]

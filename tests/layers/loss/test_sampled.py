@@ -1,4 +1,4 @@
-"""Losses that look at few of many classes, against sums written out by hand."""
+"""Losses over a few sampled classes: compared with explicit sums."""
 
 import jax
 import numpy as np
@@ -18,15 +18,15 @@ def sigmoid(x):
 
 
 def parameters(program, **arrays):
-    """Values for all parameters of a program: those given, and random ones."""
+    """Return values for all parameters of a program: the given values, and random values for the rest."""
     known = fluid.Program(program).parameters
     return {name: arrays.get(name, real(*spec.shape, salt=name)) for name, spec in known.items()}
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("weighed", [False, True])
-def test_nce(sparse, weighed):
-    # Only class 2 is ever drawn, so that the loss is known.
+def test_nce_matches_the_formula(sparse, weighed):
+    # Only class 2 is ever drawn, so the loss is known.
     odds = np.eye(6)[2]
     weight = np.arange(1.0, 6.0, dtype="float32")[:, None]
 
@@ -49,7 +49,7 @@ def test_nce(sparse, weighed):
 
 
 def test_the_slope_of_nce():
-    """Beside class 2 alone, drawn ten times by default, the slope of a score is that of the formula."""
+    """Check the slope of a score against the formula, with class 2 drawn ten times by default."""
     odds = 0.8 * np.eye(6)[2]
     program = fluid.Program(lambda: layers.nce(*feeds(x=X, label=LABEL), 6, sampler="custom_dist", custom_dist=odds))
     arrays = {"nce_0.w_0": real(6, 4), "nce_0.b_0": real(6, 1)}
@@ -78,7 +78,7 @@ def test_nce_draws_as_its_sampler_says(sampler):
 
     cost = float(run(program, {"x": X[:1], "label": label}, arrays=zeros).outputs[0][0, 0])
     rates = 4000 * odds
-    # Every score is 0: the cost is that of the right class, and the mean over the noise.
+    # Every score is 0: the cost is the cost of the true class plus the mean over the noise.
     want = -np.log(0.5 / (0.5 + rates[7])) - 4000 * np.sum(odds * np.log(rates / (0.5 + rates)))
     assert cost == pytest.approx(want / 4001, rel=2e-2)
 
@@ -100,12 +100,12 @@ def test_classes_are_drawn_as_often_as_their_probabilities(kind):
     found, want = frequencies(odds), odds / odds.sum()
     assert not found[odds == 0].any()
     some = want > 0
-    # The mean of chi-square is the number of free classes, its variance twice that.
+    # Chi-square has the number of free classes as mean, and twice this number as variance.
     assert 200_000 * np.sum((found - want)[some] ** 2 / want[some]) < some.sum() + 5 * np.sqrt(2 * some.sum())
 
 
-def test_rare_classes_behind_frequent_ones_are_not_lost():
-    """Sums in float32 would end at the first class: half of its last place is more than each of the others."""
+def test_rare_classes_after_frequent_classes_are_drawn():
+    """Draw all rare classes: a float32 sum would stop at the first class, whose rounding exceeds each other weight."""
     odds = np.full(2**20, 2.0**-26, "float32")
     odds[0] = 1 - 2.0**-6
     found = frequencies(odds)
@@ -135,7 +135,7 @@ def test_nce_draws_from_probabilities_that_are_fed():
     assert cost == pytest.approx(want / 4001, rel=2e-2)
 
 
-def test_draws_change_from_step_to_step_unless_there_is_a_seed():
+def test_draws_change_each_step_without_a_seed():
     def draw(key, seed):
         def program():
             return layers.nce(*feeds(x=X, label=LABEL), 6, num_neg_samples=2, seed=seed)
@@ -164,7 +164,7 @@ def test_hsigmoid_follows_a_complete_tree(classes):
 
 
 def way(k, classes):
-    """Walk from a leaf of a heap up to its root: `(fork, whether it was the second branch)`."""
+    """Walk from a leaf of a heap up to its root: `(fork, True for the second branch)`."""
     node, forks = k + classes, []
     while node > 1:
         forks.append((node // 2 - 1, node % 2))
@@ -196,7 +196,7 @@ def test_sparse_training_equals_dense(layer):
 def test_sampled_softmax_with_given_samples():
     label, samples = np.array([[1], [2]]), np.array([[1, 0, 2], [2, 0, 2]])
     logits, odds = real(2, 4), np.array([[0.5, 0.25, 0.125], [0.3, 0.2, 0.1]], "float32")
-    rows = [[0.5, 0.25, 0.125], [0.3, 0.2]]  # the last sample of the second row is its right class
+    rows = [[0.5, 0.25, 0.125], [0.3, 0.2]]  # the last sample of the second row is its true class
     want = []
     for row, classes, p in zip(logits, samples, rows, strict=True):
         scores = np.exp(row[classes[: len(p)]] - np.log(p))
@@ -207,7 +207,7 @@ def test_sampled_softmax_with_given_samples():
         want, x=logits, label=label, s=samples, p=odds)  # fmt: skip
 
 
-def test_draws_without_repetition_and_what_is_expected_of_them():
+def test_distinct_draws_match_their_expected_counts():
     def draw(key):
         return sampled._draw_without_repetition(key, 5, 20)
 
@@ -217,7 +217,7 @@ def test_draws_without_repetition_and_what_is_expected_of_them():
     np.testing.assert_allclose(np.asarray(expected).mean(0), found, atol=0.03)
 
 
-def test_sampled_softmax_learns_what_the_full_one_learns():
+def test_sampled_softmax_learns_the_classes():
     rng = np.random.default_rng(0)
     label = rng.integers(0, 30, [256, 1])
     x = (np.eye(30)[label[:, 0]] + rng.normal(0, 0.1, [256, 30])).astype("float32")
@@ -258,6 +258,6 @@ def test_bad_arguments(build, message):
         fluid.Program(lambda: build(*feeds(x=X, label=LABEL)))
 
 
-def test_labels_that_are_no_class_are_found_in_the_feed():
+def test_label_feeds_are_limited_to_classes():
     program = fluid.Program(lambda: layers.nce(*feeds(x=X, label=LABEL), 6))
     assert program.feeds["label"].limits == (0, 6, None)

@@ -1,4 +1,4 @@
-"""data_norm: three sums over all data so far, as the original adds to them."""
+"""data_norm: three sums over all data so far, updated as in PaddlePaddle."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_sums_over_all_steps():
 
 
 @pytest.mark.parametrize("name", ["data_norm_default", "data_norm_statistics"])
-def test_a_step_adds_what_the_original_gives_as_gradients(name):
+def test_a_step_adds_the_gradients_of_paddle(name):
     (case,) = (case for case in cases() if case.spec["name"] == name)
     before, added = case.arrays("before"), case.arrays("grad")
     done = run(case.program(), case.arrays("feed"), arrays=before)
@@ -44,7 +44,7 @@ def test_a_step_adds_what_the_original_gives_as_gradients(name):
         np.testing.assert_allclose(done.states[state], 0.9999999 * value + added[state], rtol=1e-6)
 
 
-def test_mistakes():
+def test_wrong_settings_raise_argument_errors():
     for wrong in ({"batch_mean": 1.0}, "scale"):
         with pytest.raises(errors.ArgumentError, match="expected a dict of 'batch_size'"):
             fluid.Program(lambda wrong=wrong: layers.data_norm(*feeds(x=X), param_attr=wrong))

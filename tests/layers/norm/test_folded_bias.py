@@ -1,4 +1,4 @@
-"""In test mode, batch norm takes the bias of the convolution in front of it into its own sum; no answer shows it."""
+"""Batch norm in test mode: the bias of the preceding convolution is folded into the norm, with equal results."""
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ def net(layout, channels=4, norm_layout=None, **settings):
 
 
 def moved(program):
-    """Parameters and states of a program, with moving averages that training could have left."""
+    """Return parameters and states of a program, with moving averages as after training."""
     rng = np.random.default_rng(1)
     arrays = fluid.Session(program).scope
     return {
@@ -32,7 +32,7 @@ def moved(program):
 
 
 def normalised(x, arrays, axis):
-    """The answer in float64, of what the convolution gave with its bias."""
+    """Return the float64 normalisation of the convolution output with bias."""
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
     scale, bias, mean, variance = (
         arrays[f"batch_norm_0.{n}"].astype("float64").reshape(shape) for n in ("w_0", "b_0", "w_1", "w_2")
@@ -42,7 +42,7 @@ def normalised(x, arrays, axis):
 
 @pytest.mark.parametrize("layout", IMAGES)
 @pytest.mark.parametrize("name", ["conv2d_0.tmp_0", "conv2d_0.tmp_1"])
-def test_the_answer_is_that_of_what_the_convolution_gave_or_of_what_took_its_place(layout, name):
+def test_computed_and_overridden_values_are_normalised_exactly(layout, name):
     program, axis = net(layout), layout.index("C")
     arrays = moved(program)
     inferencer = fluid.Inferencer(program, params=arrays)
@@ -58,7 +58,7 @@ def test_the_answer_is_that_of_what_the_convolution_gave_or_of_what_took_its_pla
 
 
 @pytest.mark.parametrize("layout, other", [("NCHW", "NHWC"), ("NHWC", "NCHW")])
-def test_a_norm_along_another_axis_keeps_the_bias_where_it_is(layout, other):
+def test_norm_of_another_axis_keeps_the_convolution_bias(layout, other):
     program = net(layout, norm_layout=other)  # four channels, and images of four by four
     arrays = moved(program)
     inferencer = fluid.Inferencer(program, params=arrays)
@@ -88,7 +88,7 @@ def test_the_slope_of_the_convolution_is_the_factor(layout):
 
 
 @pytest.mark.parametrize("layout", IMAGES)
-def test_a_bias_costs_an_answer_something_for_each_channel_and_nothing_for_each_pixel(layout):
+def test_folded_bias_costs_flops_per_channel_only(layout):
     def operations(**settings):
         def function():
             x = layers.data("x", IMAGES[layout].shape[1:])

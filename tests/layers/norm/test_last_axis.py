@@ -1,4 +1,4 @@
-"""Normalisations of the last axis: against loops of NumPy, and in half precision."""
+"""Normalisations of the last axis: compared with loops in NumPy, and in half precision."""
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +26,7 @@ KINDS = {"feature_norm": (layers.feature_norm, layer_normal, 1e-5), "rms_norm": 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ndim", [2, 3, 4])
 @pytest.mark.parametrize("epsilon", [None, 0.5])
-def test_each_row_by_itself(kind, ndim, epsilon):
+def test_normalised_rows_match_numpy(kind, ndim, epsilon):
     layer, by_hand, default = KINDS[kind]
     x = X.reshape(-1, *X.shape[5 - ndim :])
     settings = {} if epsilon is None else {"epsilon": epsilon}
@@ -56,7 +56,7 @@ def test_without_parameters(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_statistics_of_half_precision_are_of_float32(kind):
-    """The squares of these numbers overflow float16, and their sum rounds to steps of 256 in bfloat16."""
+    """Use numbers whose squares overflow float16, and whose sum rounds to steps of 256 in bfloat16."""
     layer, by_hand, default = KINDS[kind]
     for dtype in ("float16", ml_dtypes.bfloat16):
         x = (np.arange(512).reshape(1, 1, 512) + 300).astype(dtype)

@@ -1,4 +1,4 @@
-"""Means and variances of normalisations, which have names: they are fetched and overridden as any other value."""
+"""Named means and variances of normalisations: fetched and overridden like any other value."""
 
 import jax
 import numpy as np
@@ -51,9 +51,9 @@ def test_of_groups_too():
 @pytest.mark.parametrize("shape", [(4, 6, 3, 2), (2, 6, 3, 2, 2), (2, 6, 1, 1)])
 @pytest.mark.parametrize("groups", [1, 3, 6])
 def test_of_groups_with_the_channels_last(shape, groups, convolved):
-    """Compare moments, overrides, results and gradients with the same images that have their channels first."""
+    """Compare moments, overrides, results and gradients with equal images in the channels-first layout."""
     if (groups == 6 and shape[2:] == (1, 1)) or (convolved and len(shape) != 4):
-        return  # one number in each group; and two-dimensional convolutions
+        return  # a single number in each group; and two-dimensional convolutions
     images = real(*shape) + 2
     given = {"x": images if convolved else np.moveaxis(images, 1, -1)}
 
@@ -94,7 +94,7 @@ def test_of_groups_with_the_channels_last(shape, groups, convolved):
 
 
 def test_their_gradient_is_the_slope():
-    """Each mean is subtracted from the elements of its example, which are divided by the deviation."""
+    """Subtract each mean from the elements of its example, and divide by the deviation."""
 
     def build():
         return layers.reduce_sum(layers.layer_norm(layers.data("x", X.shape[1:]), scale=False, shift=False))

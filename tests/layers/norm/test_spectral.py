@@ -1,4 +1,4 @@
-"""Spectral normalisation, against the singular values."""
+"""Spectral normalisation: compared with singular values."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_many_iterations_divide_by_the_largest_singular_value(dim):
     np.testing.assert_allclose(session.run("build", {})[0], want, rtol=1e-4)
 
 
-def test_one_iteration_a_step_comes_as_near():
+def test_training_steps_converge_to_the_spectral_norm():
     session = fluid.Session(program())
     session.scope["w"] = WEIGHT
     u = np.asarray(session.scope["spectral_norm_0.w_0"])
@@ -43,8 +43,8 @@ def test_one_iteration_a_step_comes_as_near():
     np.testing.assert_allclose(last, want, rtol=1e-4)
 
 
-def test_gradient_is_that_of_the_weight_over_its_norm():
-    """The singular vectors count as constants, which at the end of the iteration changes nothing."""
+def test_gradient_matches_weight_divided_by_spectral_norm():
+    """Treat the singular vectors as constants, which changes nothing at convergence."""
     found = fluid.Program(program(power_iters=200))
     arrays = found.init(jax.random.key(0))
     towards = jnp.asarray(real(3, 4, 2, salt=1))

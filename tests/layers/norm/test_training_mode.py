@@ -1,4 +1,4 @@
-"""Layers that behave differently in training: dropout and batch_norm."""
+"""Layers with a training mode: dropout and batch_norm."""
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ def test_dropout_keeps_the_expected_value(implementation, kept, tested):
 @pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
 @pytest.mark.parametrize("shape", [[4, 8, 8], [4]])
 def test_batch_norm_is_exact_far_from_zero(shape, far):
-    """Squares of large numbers must not eat the variance; an outlier in the first example changes nothing of that."""
+    """Keep the variance exact beside large squares; an outlier in the first example has no effect."""
     x = np.random.default_rng(0).normal(far, 1, [64, *shape]).astype("float32")
     x[0, :2] += 5
     found = output(lambda: layers.batch_norm(layers.data("x", shape)), {"x": x})
@@ -44,8 +44,8 @@ def test_batch_norm_is_exact_far_from_zero(shape, far):
 
 @pytest.mark.parametrize("mode", ["train", "frozen"])
 @pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
-def test_gradients_of_batch_norm_are_exact_far_from_zero(far, mode):
-    """Those of images, scale and bias, beside the closed form in float64."""
+def test_batch_norm_gradients_are_exact_for_large_means(far, mode):
+    """Compare the gradients of images, scale and bias with the closed form in float64."""
     rng = np.random.default_rng(0)
     x = rng.normal(far, 1, [64, 4, 8, 8]).astype("float32")
     weights = rng.normal(size=x.shape).astype("float32")
@@ -75,18 +75,18 @@ def test_gradients_of_batch_norm_are_exact_far_from_zero(far, mode):
 
 
 @pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
-def test_batch_norm_in_test_mode_is_as_exact_as_its_input(far):
+def test_batch_norm_inference_is_exact_for_large_means(far):
     x = np.random.default_rng(0).normal(far, 1, [64, 4, 8, 8]).astype("float32")
     program = fluid.Program(lambda: layers.batch_norm(layers.data("x", [4, 8, 8])))
     arrays = {f"batch_norm_0.{n}": np.full(4, v, "float32") for n, v in zip(("w_0", "b_0"), (1.5, 0.3), strict=True)}
     moving = {f"batch_norm_0.{n}": np.full(4, v, "float32") for n, v in zip(("w_1", "w_2"), (far, 0.9), strict=True)}
     found = program.apply({**arrays, **moving}, {"x": x}, key=None, mode="test").outputs[0]
     exact = 1.5 * (x.astype("float64") - far) / np.sqrt(np.float32(0.9).astype("float64") + 1e-5) + np.float32(0.3)
-    # Numbers of this size are 2**-23 of it apart.
+    # Float32 numbers of this size are spaced by 2**-23 of their value.
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=4 * max(far, 5) * 2.0**-23)
 
 
-def test_dropout_masks_depend_on_the_key_and_the_name():
+def test_dropout_masks_depend_on_key_and_name():
     first, again = output(dropped(), {"x": ONES}), output(dropped(), {"x": ONES})
     np.testing.assert_array_equal(first, again)
     assert (first != output(dropped(), {"x": ONES}, key=1)).any()
@@ -151,7 +151,7 @@ def test_batch_norm_of_large_values_is_exact():
     np.testing.assert_allclose(got.mean((0, 2, 3)), 0, atol=1e-2)
 
 
-def test_batch_norm_in_half_precision_keeps_its_averages_in_float32():
+def test_bfloat16_batch_norm_keeps_float32_averages():
     def program():
         return layers.batch_norm(layers.data("x", [3], "bfloat16"))
 

@@ -1,4 +1,4 @@
-"""Recurrences over any step: `rnn`, `DynamicRNN`, `StaticRNN`."""
+"""Recurrences over arbitrary steps: `rnn`, `DynamicRNN`, `StaticRNN`."""
 
 import concurrent.futures
 
@@ -27,7 +27,7 @@ def sentence(name="x", size=3):
 
 
 def block(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH):
-    """A recurrence with one memory, as a block."""
+    """Build a recurrence with a memory, as a block."""
     rnn = layers.DynamicRNN()
     with rnn.block():
         now, before = rnn.step_input(x), rnn.memory(shape=[size])
@@ -38,7 +38,7 @@ def block(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH)
 
 
 def function(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH):
-    """The same as a function."""
+    """Build the recurrence of `block` as a function."""
     start = layers.fill_constant_batch_size_like(x, [-1, size], "float32", 0.0)
     return layers.rnn(lambda x, h: (step(x, h),) * 2, x, start)[0]
 
@@ -48,7 +48,7 @@ SPELLINGS = pytest.mark.parametrize("recur", [block, function])
 
 @pytest.mark.parametrize("case", GOLDENS, ids=lambda case: case.id)
 def test_a_block_is_a_function(case):
-    """Both spellings give the same bits, gradients too; that a block is right is seen in test_goldens.py."""
+    """Compare the bits of both spellings, gradients included; test_goldens.py checks the values of blocks."""
     feeds, found = case.feeds(0), []
     arrays = {name: jnp.asarray(value) for name, value in case.arrays("before").items()}
     for functional in (False, True):
@@ -67,8 +67,8 @@ def test_a_block_is_a_function(case):
 
 
 @SPELLINGS
-def test_every_row_is_run_by_itself(recur):
-    """The numbers of a loop in NumPy over each row, whatever lies behind its end."""
+def test_rows_match_a_numpy_loop_despite_padding(recur):
+    """Compare with a NumPy loop over each row, with arbitrary values after its end."""
     x = words(*LENGTHS)
     data = np.where(x.mask[..., None], x.data, np.nan)
     applied = run(lambda: recur(sentence()), {"x": x.with_data(data)})
@@ -83,7 +83,7 @@ def test_every_row_is_run_by_itself(recur):
 @SPELLINGS
 @pytest.mark.parametrize("step", [lambda x, h: h + 1 / x, lambda x, h: h * 0.5 + jnp.log(jnp.abs(x))])
 def test_padding_reaches_no_gradient(recur, step):
-    """Not even where a step of zeros would have no slope."""
+    """Keep padding out of gradients, also where a step of zeros has no slope."""
     x = words(*LENGTHS)
     program = fluid.Program(lambda: recur(sentence(), lambda x, h: step(layers.fc(x, WIDTH), h)))
     arrays = program.init(jax.random.key(0))
@@ -98,7 +98,7 @@ def test_padding_reaches_no_gradient(recur, step):
         np.testing.assert_array_equal(got, slopes[0][name])
 
 
-def test_the_last_states_are_those_of_the_last_valid_step():
+def test_last_states_come_from_the_last_valid_step():
     def program():
         x = sentence()
         start = layers.fill_constant_batch_size_like(x, [-1, 3], "float32", 0.5)
@@ -160,7 +160,7 @@ def test_both_spellings_draw_the_same():
 
 
 def nested_block(x):
-    """For each word, a recurrence of three steps of its own, in the manner of 2018."""
+    """Build an inner recurrence of three steps for each word, in the style of 2018."""
     outer = layers.DynamicRNN()
     with outer.block():
         word = outer.step_input(x)
@@ -191,7 +191,7 @@ def test_blocks_inside_blocks():
 
 
 def test_a_block_inside_a_function():
-    """The trace of a loop is that of another one's body; and names go on counting behind both."""
+    """Trace a loop inside the body of another loop; layer names continue to count after both."""
 
     def program():
         texts = layers.data("x", [3], lod_level=2)
@@ -202,7 +202,7 @@ def test_a_block_inside_a_function():
 
 
 def test_attention_over_a_static_input():
-    """Inside a block sequences as a whole can be worked on, as in the decoders of the book."""
+    """Use whole sequences inside a block, as in the decoders of the book."""
     x, memory = words(*LENGTHS), words(2, 4, 3, 1, salt=9)
 
     def program():
@@ -238,7 +238,7 @@ def classifier():
 
 
 def test_a_block_trains():
-    """Whether the id 7 comes before the id 3, which no step can see by itself."""
+    """Learn whether id 7 comes before id 3, which no single step can see."""
     random = np.random.default_rng(0)
     rows = [random.permutation(10)[: random.integers(8, 11)] for _ in range(64)]
     rows = [np.unique(np.append(r, [3, 7]), return_index=True) for r in rows]
@@ -287,7 +287,7 @@ def test_an_exception_inside_leaves_no_trace():
 
 
 def misuse(act):
-    """A program that does something in a block over `x` with one memory."""
+    """Return a program with `act` in a block over `x` with a memory."""
 
     def program():
         x = sentence()
@@ -306,7 +306,7 @@ def good(rnn, now, before, x):
     rnn.output(before)
 
 
-def test_the_programs_below_are_wrong_for_one_reason():
+def test_the_correct_block_is_accepted():
     fluid.Program(misuse(good))
 
 
@@ -341,7 +341,7 @@ MISUSES = {
 
 
 @pytest.mark.parametrize("message", MISUSES)
-def test_misuse_is_told(message):
+def test_misuse_of_a_block_is_refused(message):
     with pytest.raises(errors.FluidError, match=f"(?s){message}"):
         fluid.Program(misuse(MISUSES[message]))
 
@@ -404,7 +404,7 @@ def over(cell, initial=lambda x: jnp.zeros((x.shape[0], 3)), inputs=lambda x: x)
         (lambda: layers.rnn(lambda x, h: (x, h), np.ones((2, 3)), np.ones(2), np.ones(3)), "one length for each row"),
     ],
 )
-def test_misuse_of_rnn_is_told(program, message):
+def test_misuse_of_rnn_is_refused(program, message):
     with pytest.raises(errors.FluidError, match=message) as caught:
         fluid.Program(program)
     assert "in the layer rnn" in "".join(caught.value.__notes__)

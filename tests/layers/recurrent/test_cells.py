@@ -1,4 +1,4 @@
-"""Cells and the scan over time, for a cell that no layer has."""
+"""Cells and the scan over time: tested by a cell that no layer uses."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +28,7 @@ WIDTH = 3
 
 @dataclass(frozen=True, eq=False)
 class Elman(Cell):
-    """The simple recurrent network of Elman (1990); its output is twice its state."""
+    """The simple recurrent network of Elman (1990), whose output is twice its state."""
 
     weight: Any
 
@@ -45,7 +45,7 @@ def values(*shape, salt=0):
 
 
 def by_loop(x, weight, lengths, reverse):
-    """Outputs `[time, batch, width]` where a row is real, and last states, in NumPy."""
+    """Return outputs `[time, batch, width]` within the rows, and last states, in NumPy."""
     outputs, last = np.zeros_like(x), np.zeros(x.shape[1:], "float32")
     for row, length in enumerate(lengths):
         for t in sorted(range(length), reverse=reverse):
@@ -56,7 +56,7 @@ def by_loop(x, weight, lengths, reverse):
 
 @given(lengths=st.lists(st.integers(0, 5), min_size=3, max_size=3), reverse=st.booleans())
 @settings(deadline=None, max_examples=20)
-def test_a_cell_of_ones_own_runs_over_time(lengths, reverse):
+def test_a_custom_cell_matches_a_numpy_loop(lengths, reverse):
     x, weight, lengths = values(5, 3, WIDTH), values(WIDTH, WIDTH, salt=1), np.array(lengths)
     cell = Elman(weight)
     outputs, last = unroll(cell, x, cell.initial_state(x[0]), lengths, reverse)
@@ -87,7 +87,7 @@ def test_a_cell_over_sequences(reverse):
         np.testing.assert_array_equal(2 * state, got)
 
 
-def test_the_number_of_the_step_is_that_of_its_place():
+def test_step_numbers_follow_positions_in_both_directions():
     class Counter(Elman):
         def step(self, inputs, state):
             number, x = inputs
@@ -109,7 +109,7 @@ def test_the_number_of_the_step_is_that_of_its_place():
     ],
     ids=lambda cell: type(cell).__name__,
 )
-def test_a_step_keeps_the_structure_of_the_initial_state(cell, dtype):
+def test_a_step_keeps_the_initial_state_structure(cell, dtype):
     weights = {name: jnp.asarray(v, dtype) for name, v in vars(cell).items() if isinstance(v, np.ndarray)}
     cell = replace(cell, **weights)
     inputs = jnp.zeros((5, 9 if isinstance(cell, GRU) else 12), dtype)
@@ -121,7 +121,7 @@ def test_a_step_keeps_the_structure_of_the_initial_state(cell, dtype):
 
 
 @pytest.mark.parametrize("order", ["gifo", "ifgo", "ifog"])
-def test_the_order_of_the_sums_is_a_permutation_of_columns(order):
+def test_gate_order_permutes_the_columns(order):
     sums, c = values(4, 4 * WIDTH), values(4, WIDTH, salt=1)
     columns = dict(zip("ifgo", np.split(sums, 4, axis=1), strict=True))
     want = LSTMUnit("ifgo", forget_bias=0.5)(sums, c)

@@ -1,4 +1,4 @@
-"""LSTM and GRU beside loops in NumPy, one row at a time; the goldens have the plain cases."""
+"""LSTM and GRU: compared with NumPy loops, a row at a time; the goldens cover the plain cases."""
 
 import re
 
@@ -23,7 +23,7 @@ def words(size, lengths=LENGTHS):
 
 
 def spoilt(batch):
-    """The same with NaN for its padding."""
+    """Return the batch with NaN as padding."""
     return batch.with_data(np.where(batch.mask[..., None], batch.data, np.nan))
 
 
@@ -32,7 +32,7 @@ def values(*shape, salt=0):
 
 
 def lstm_step(gates, cell, peepholes, clip=None):
-    """Gates in the order candidate, input, forget, output."""
+    """Compute a step with gates in the order candidate, input, forget, output."""
     candidate, into, forget, out = np.split(gates, 4, axis=-1)
     cell = sigmoid(forget + peepholes[1] * cell) * cell + sigmoid(into + peepholes[0] * cell) * np.tanh(candidate)
     cell = np.clip(cell, -clip, clip) if clip else cell
@@ -66,7 +66,7 @@ def test_dynamic_lstm(reverse, bias):
 
 @pytest.mark.parametrize("peepholes", [False, True])
 def test_gradients_of_an_lstm_in_training(peepholes):
-    """Beside JAX's gradient of a loop over each row by itself, with respect to all that the layer takes."""
+    """Compare with JAX's gradient of a loop over single rows, with respect to all inputs of the layer."""
     x, starts = words(4 * WIDTH), (values(4, WIDTH), values(4, WIDTH, salt=1))
     weight, biases = values(WIDTH, 4 * WIDTH, salt=2), values(1, (7 if peepholes else 4) * WIDTH, salt=3)
     wanted = [values(4, max(LENGTHS), WIDTH, salt=salt) for salt in (4, 5)]
@@ -105,7 +105,7 @@ def test_gradients_of_an_lstm_in_training(peepholes):
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
 
 
-def test_no_step_of_an_lstm_copies_what_is_kept_of_all_steps():
+def test_lstm_steps_copy_no_sequence_buffer():
     def program():
         x = layers.data("x", [4 * WIDTH], lod_level=1)
         return layers.reduce_sum(layers.dynamic_lstm(x, 4 * WIDTH)[0])
@@ -200,7 +200,7 @@ def test_units_use_the_activations_they_are_given():
 
 
 def cudnn_loop(x, h, c, flat, sizes, directions):
-    """What `lstm` documents: all matrices of all layers, then all biases."""
+    """Compute the documented `lstm`: all matrices of all layers, then all biases."""
     at, matrices = 0, []
 
     def take(*shape):
@@ -241,7 +241,7 @@ def stacked(directions, **settings):
 
 
 @pytest.mark.parametrize("directions", [1, 2])
-def test_lstm(directions):
+def test_lstm_matches_a_numpy_loop(directions):
     x, h, c = values(5, 4, 2), values(2 * directions, 4, WIDTH), values(2 * directions, 4, WIDTH, salt=1)
     sizes = [2, WIDTH * directions]
     count = fluid.Program(stacked(directions)).parameters["cudnn_lstm_0.w_0"].shape
@@ -271,7 +271,7 @@ def test_lstm_drops_between_layers_in_training_only():
 
 @pytest.mark.parametrize("mode", ["train", "test"])
 def test_lstm_drops_as_the_dropout_layer_does(mode):
-    """The same bits as two single layers with a dropout of that seed between them."""
+    """Compare bits with two single layers and a dropout of equal seed between them."""
 
     def one(x, number, h, c):
         at = slice(number, number + 1)
@@ -290,7 +290,7 @@ def test_lstm_drops_as_the_dropout_layer_does(mode):
     np.testing.assert_array_equal(got, want)
 
 
-def test_lstm_that_drops_everything_has_a_gradient():
+def test_lstm_with_full_dropout_has_a_finite_gradient():
     with pytest.warns(fluid.errors.FluidWarning, match="drops every number"):
         program = fluid.Program(stacked(1, dropout_prob=1.0))
     arrays = program.init(jax.random.key(0))
@@ -338,6 +338,6 @@ def test_padding_reaches_no_gradient(layer, inputs, size):
         (lambda x, h: layers.dynamic_lstm(x, 12, gate_activation="sigmoids"), "Did you mean 'sigmoid'"),
     ],
 )
-def test_bad_arguments_are_told(call, message):
+def test_bad_arguments_raise_named_errors(call, message):
     with pytest.raises(errors.FluidError, match=message):
         fluid.Program(lambda: call(layers.data("x", [12], lod_level=1), layers.data("h", [12])))

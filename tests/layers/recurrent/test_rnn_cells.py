@@ -1,4 +1,4 @@
-"""`RNNCell` and its kinds in `layers.rnn`: against loops in NumPy, and against each other."""
+"""`RNNCell` and its kinds in `layers.rnn`: compared with NumPy loops and with each other."""
 
 import functools
 
@@ -16,7 +16,7 @@ from fluid import errors, layers
 
 WIDTH, SIZE = 3, 2
 KINDS = {"gru": layers.GRUCell, "lstm": layers.LSTMCell}
-COUNTS = {"gru": (2, 1), "lstm": (1, 2)}  # weight matrices, with as many biases, and states
+COUNTS = {"gru": (2, 1), "lstm": (1, 2)}  # weight matrices, with an equal number of biases, and states
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -31,7 +31,7 @@ def sigmoid(x):
 
 
 def gru(x, states, w, gate=sigmoid, act=np.tanh):
-    """One step in NumPy, from the parameters in order of creation."""
+    """Compute a step in NumPy, from the parameters in order of creation."""
     (h,) = states
     d = h.shape[-1]
     gates = gate(np.concatenate([x, h], -1) @ w[0] + (w[2] if len(w) > 2 else 0))
@@ -54,7 +54,7 @@ STEPS = {"gru": gru, "lstm": lstm}
 
 
 def by_loop(step, x, starts, lengths, reverse):
-    """Outputs `[batch, time, width]` and last states of the rows of `x`, each by itself."""
+    """Return outputs `[batch, time, width]` and last states of `x`, a row at a time."""
     outputs, last = [], []
     for row, *states, length in zip(x, *starts, lengths, strict=True):
         said = np.zeros((len(row), WIDTH))
@@ -67,14 +67,14 @@ def by_loop(step, x, starts, lengths, reverse):
 
 
 def parameters_of(program):
-    """Random values for the parameters of a program, biases too, and their list in order of creation."""
+    """Return random values for the parameters of a program, biases included, and their list in order of creation."""
     arrays = {n: real(*s.shape, salt=i) for i, (n, s) in enumerate(program.parameters.items())}
     return arrays, list(arrays.values())
 
 
 @functools.cache
 def looped(kind, reverse, time_major):
-    """A compiled recurrence over arrays that starts where it is told to."""
+    """Return a compiled recurrence over arrays, with initial states as arguments."""
 
     def program():
         x, n = layers.data("x", [4, SIZE]), layers.data("n", [1], "int64")
@@ -98,8 +98,8 @@ def looped(kind, reverse, time_major):
     time_major=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_the_numbers_are_those_of_a_loop(kind, lengths, reverse, time_major, seed):
-    """Behind the end of a row its states stay as they are, and its outputs go on."""
+def test_outputs_and_states_match_a_numpy_loop(kind, lengths, reverse, time_major, seed):
+    """Freeze the states after the end of a row, while its outputs continue."""
     program, apply = looped(kind, reverse, time_major)
     arrays, w = parameters_of(program)
     x = real(3, 4, SIZE, salt=seed)
@@ -114,7 +114,7 @@ def test_the_numbers_are_those_of_a_loop(kind, lengths, reverse, time_major, see
 @EACH_KIND
 @pytest.mark.parametrize("reverse", [False, True])
 def test_sequences_are_their_rows(kind, reverse):
-    """However much padding there is, and whatever it holds."""
+    """Vary the amount and the values of the padding."""
     lengths = [4, 0, 2]
     rows = [real(n, SIZE, salt=n) for n in lengths]
     batch = fluid.SequenceBatch.from_rows(rows, "float32", time=6)
@@ -146,7 +146,7 @@ SETTINGS = [
 @pytest.mark.parametrize(("kind", "given", "meant"), SETTINGS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_settings_hold(kind, given, meant, inside):
-    """Whether the cell is run by `rnn` itself, or called by a function that is."""
+    """Run the cell by `rnn`, and from a function that calls the cell."""
 
     def program():
         cell, x = KINDS[kind](WIDTH, **given), layers.data("x", [4, SIZE])
@@ -163,8 +163,8 @@ def test_settings_hold(kind, given, meant, inside):
 
 
 @EACH_KIND
-def test_a_cell_run_by_rnn_is_the_function_that_calls_it(kind):
-    """What `rnn` computes before the loop changes no number, and no gradient."""
+def test_a_cell_matches_a_function_calling_the_cell(kind):
+    """Compare all numbers and gradients with and without the computation of `rnn` before the loop."""
 
     class Own(KINDS[kind]):
         pass
@@ -193,7 +193,7 @@ def test_a_cell_run_by_rnn_is_the_function_that_calls_it(kind):
             np.testing.assert_allclose(other[name], want, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_a_cell_has_one_set_of_parameters_and_two_cells_have_two():
+def test_each_cell_has_a_single_parameter_set():
     def program():
         x = layers.data("x", [4, SIZE])
         cell, other = layers.GRUCell(SIZE), layers.GRUCell(SIZE)
@@ -245,7 +245,7 @@ def test_settings_of_parameters_reach_them():
 
 
 class Stacked(layers.RNNCell):
-    """Two cells, one over the other, beside a sum of all inputs; its states are nested."""
+    """A cell of two stacked cells, beside a sum of all inputs, with nested states."""
 
     def __init__(self):
         self.low, self.high = layers.LSTMCell(WIDTH), layers.GRUCell(SIZE)
@@ -260,7 +260,7 @@ class Stacked(layers.RNNCell):
 
 
 def test_cells_of_cells():
-    """Nested states and outputs; each layer inside has one set of parameters, and arguments come through."""
+    """Nest states and outputs; each inner layer has a single set of parameters, and arguments are passed on."""
 
     def program(scale):
         x = layers.data("x", [SIZE], lod_level=1)
@@ -296,7 +296,7 @@ def test_inputs_may_be_several():
 
 
 def test_initial_states():
-    """Shapes and dtypes; the batch is that of what they are made for."""
+    """Check shapes and dtypes; the batch size comes from the reference value."""
 
     def program():
         x, ids = layers.data("x", [4, SIZE]), layers.data("ids", [1], "int64")
@@ -334,7 +334,7 @@ def test_initial_states():
 
 
 class Counter(layers.RNNCell):
-    """How many steps were made, and the sum of their inputs."""
+    """A cell that counts the steps, and sums their inputs."""
 
     state_shape = [[1], [SIZE]]
     state_dtype = ["int32", "float32"]
@@ -344,7 +344,7 @@ class Counter(layers.RNNCell):
         return total, [count + 1, total + inputs]
 
 
-def test_states_may_have_dtypes_of_their_own():
+def test_states_keep_different_dtypes():
     x = real(3, 4, SIZE)
     count, total = run(lambda: layers.rnn(Counter(), layers.data("x", [4, SIZE]))[1], {"x": x}).outputs
     assert count.dtype == "int32" and count.tolist() == [[4]] * 3
@@ -359,8 +359,8 @@ def test_mixed_precision_goes_through():
     assert {spec.dtype for spec in program.parameters.values()} == {"float32"}
 
 
-def test_a_cell_trains_beside_one_that_is_frozen():
-    """Only the parameters that may change do; and a step compiles once."""
+def test_a_cell_trains_beside_a_frozen_cell():
+    """Change only the trainable parameters, and compile a step once."""
 
     def program():
         x, y = layers.data("x", [SIZE], lod_level=1), layers.data("y", [1])
@@ -381,7 +381,7 @@ def test_a_cell_trains_beside_one_that_is_frozen():
 
 
 @EACH_KIND
-def test_who_asks_for_a_dtype_that_the_parameters_do_not_get_is_told(kind):
+def test_an_ineffective_cell_dtype_warns(kind):
     def program(dtype):
         return layers.rnn(KINDS[kind](WIDTH, dtype=dtype), layers.data("x", [4, SIZE]))[0]
 
@@ -402,7 +402,7 @@ class Wrong(layers.RNNCell):
 
 
 def over(cell, start=None, **arguments):
-    """A program that runs a cell over sequences, or over the arrays that it is given."""
+    """Return a program that runs a cell over sequences, or over the given arrays."""
 
     def program():
         given = dict(arguments)
@@ -449,12 +449,12 @@ def over(cell, start=None, **arguments):
         (lambda: layers.GRUCell(3).get_initial_states(np.ones((2, 2)), shape="ab"), "has the shape 'ab'; expected a"),
     ],
 )
-def test_misuse_is_told(program, message):
+def test_misuse_of_a_cell_is_refused(program, message):
     with pytest.raises(errors.FluidError, match=f"(?s){message}"):
         fluid.Program(program)
 
 
-def test_other_arguments_of_a_cell_are_refused_by_it():
+def test_unknown_cell_arguments_are_refused():
     with pytest.raises(TypeError, match="unexpected keyword argument 'scale'"):
         fluid.Program(over(lambda: layers.GRUCell(3), scale=2.0))
 
@@ -466,5 +466,5 @@ def test_an_error_names_the_layer_and_the_line():
     assert note.startswith("in the layer LSTMCell, called at ") and "test_rnn_cells.py" in note
 
 
-def test_a_cell_of_ones_own_has_its_parameters_once():
+def test_a_custom_cell_creates_parameters_once():
     assert list(fluid.Program(over(Elman)).parameters) == ["fc_0.w_0", "fc_0.w_1", "fc_0.b_0"]

@@ -1,4 +1,4 @@
-"""Layers on sequences, against loops over rows in NumPy; and what they refuse."""
+"""Layers on sequences: compared with loops over rows in NumPy; and refused arguments."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ LENGTHS = [(4, 1, 2), (0, 4, 3), (0, 0, 0), (4, 4, 4)]
 
 
 def batch(lengths=(4, 1, 2), *step, high=None, salt=0, time=4):
-    """A sequence batch of random steps, whose padding holds what would be noticed."""
+    """Return a sequence batch of random steps, with conspicuous values as padding."""
     rng = np.random.default_rng((salt, *lengths))
     shape = (len(lengths), time, *(step or (2,)))
     data = rng.normal(size=shape).astype("float32") if high is None else rng.integers(0, high, shape)
@@ -24,20 +24,20 @@ def batch(lengths=(4, 1, 2), *step, high=None, salt=0, time=4):
 
 
 def nested():
-    """Texts of 2, 0 and 3 sentences, some of them empty."""
+    """Return texts of 2, 0 and 3 sentences, some of them empty."""
     rng = np.random.default_rng(5)
     rows = [[rng.normal(size=(n, 2)) for n in sizes] for sizes in ([2, 3], [], [1, 0, 3])]
     return fluid.NestedSequenceBatch.from_rows([[s.astype("float32") for s in row] for row in rows])
 
 
 def first(build, *values, **named):
-    """The first output of a layer called with these values."""
+    """Return the first output of a layer called with these values."""
     named |= {f"v{i}": v for i, v in enumerate(values)}
     return run(lambda: build(*feeds(**named)), named).outputs[0]
 
 
 def constant(build, *values):
-    """The output of a layer whose inputs are constants of the program; for what cannot be fed."""
+    """Return the output of a layer on constants of the program, for inputs that cannot be fed."""
     values = [jax.tree.map(jnp.asarray, v) for v in values]
     return run(lambda: build(*values), {}).outputs[0]
 
@@ -61,7 +61,7 @@ POOLS = {
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("kind", POOLS)
-def test_pooling(kind, lengths):
+def test_sequence_pool_matches_numpy_by_row(kind, lengths):
     x = batch(lengths)
     got = first(lambda v: layers.sequence_pool(v, kind.upper(), pad_value=-1.5), x)
     want = [POOLS[kind](row) if len(row) else [-1.5, -1.5] for row in x.rows()]
@@ -112,7 +112,7 @@ def test_softmax_does_not_overflow():
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize(("size", "start"), [(3, None), (4, None), (2, 0), (3, 2), (2, -5), (1, 9), (7, -3)])
-def test_convolution(size, start, lengths):
+def test_sequence_conv_matches_numpy_by_row(size, start, lengths):
     x = batch(lengths)
     begin = -(size // 2) if start is None else start
     weight = np.random.default_rng(0).normal(size=(size * 2, 3)).astype("float32")
@@ -151,7 +151,7 @@ def test_reverse_twice_is_nothing(lengths):
     check_rows(first(lambda v: layers.sequence_reverse(layers.sequence_reverse(v)), x), x.rows())
 
 
-def test_positions():
+def test_position_encoding_matches_numpy():
     x = batch((4, 1), 6)
     frequencies = 10000.0 ** -(np.arange(3) / 2)
     angles = np.arange(4)[:, None] * frequencies
@@ -315,7 +315,7 @@ def test_windows_of_images():
 
 
 def test_layers_of_steps_take_nested_sequences():
-    """Embedding, fc, normalisation, arithmetic, pooling twice, all the way to one row for each text."""
+    """Apply embedding, fc, normalisation, arithmetic and two poolings, down to a row for each text."""
     texts = nested()
 
     def program(value):

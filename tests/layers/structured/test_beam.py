@@ -1,4 +1,4 @@
-"""Beam search against all sequences there are, and against the greedy one."""
+"""Beam search: compared with all sequences, and with greedy search."""
 
 import functools
 
@@ -18,7 +18,7 @@ from fluid import errors, layers
 
 @functools.cache
 def searcher(beam, longest, penalty):
-    """A compiled search of all rows."""
+    """Return a compiled search of all rows."""
 
     def program():
         x, *sizes = weights(0).items()
@@ -48,13 +48,13 @@ def test_a_beam_that_holds_all_finds_the_best(seed, penalty):
         got = hypotheses(outputs, row)
         np.testing.assert_allclose([s for s, _ in got], [s for s, _ in wants], rtol=1e-4, atol=1e-5)
         gaps = np.diff([s for s, _ in wants])
-        if np.all(gaps < -1e-4):  # the order of equals is open
+        if np.all(gaps < -1e-4):  # equal scores may come in any order
             assert [ids for _, ids in got] == [ids for _, ids in wants]
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**16), penalty=st.sampled_from([0.0, 1.0]))
-def test_a_beam_of_one_is_greedy(seed, penalty):
+def test_a_beam_of_size_1_is_greedy(seed, penalty):
     w = weights(seed)
     outputs = searcher(1, 8, penalty)(w)
     for row in range(ROWS):
@@ -69,7 +69,7 @@ def test_a_beam_of_one_is_greedy(seed, penalty):
 
 
 def by_hand(x, w, beam, longest, penalty):
-    """The same search in plain Python, to its very end."""
+    """Compute the search in plain Python, without an early end."""
     live, ended = [(0.0, (), x)], []
     for length in range(1, longest + 1):
         grown = []
@@ -85,7 +85,7 @@ def by_hand(x, w, beam, longest, penalty):
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**16), penalty=st.sampled_from([0.0, 0.6, -1.0]))
-def test_a_narrow_beam_and_the_early_end_lose_nothing(seed, penalty):
+def test_early_end_loses_no_hypothesis_of_narrow_beams(seed, penalty):
     w = weights(seed)
     outputs = searcher(3, 12, penalty)(w)
     for row in range(ROWS):
@@ -94,8 +94,8 @@ def test_a_narrow_beam_and_the_early_end_lose_nothing(seed, penalty):
         np.testing.assert_allclose([s for s, _ in got], [s for s, _ in wants], rtol=1e-4, atol=1e-5)
 
 
-def test_it_ends_when_nothing_can_win_any_more():
-    """Counted by the step itself, which is run once in each iteration of the loop."""
+def test_search_ends_when_no_hypothesis_can_win():
+    """Count the calls of the step, which runs once in each iteration of the loop."""
     iterations = []
 
     def program(sure):
@@ -127,7 +127,7 @@ def test_rows_do_not_know_of_each_other():
 
 
 def test_places_without_a_hypothesis():
-    """Three are possible in two steps when two of the ids are ruled out: 1, 2 1 and 2 2."""
+    """Rule out two of the ids, so that two steps allow three hypotheses: 1, 2 1 and 2 2."""
 
     def program():
         x = layers.data("x", shape=[1])
@@ -143,8 +143,8 @@ def test_places_without_a_hypothesis():
     assert outputs[2][0].tolist()[3:] == [0, 0] and (outputs[0][0][3:] == END).all()
 
 
-def test_a_step_may_call_layers_and_learns_from_where_it_is_trained():
-    """Teach a net to count down, with teacher forcing; let it say what it learned. The state is a sequence batch."""
+def test_search_steps_share_layers_with_training():
+    """Teach a net to count down by teacher forcing, and decode; the state is a sequence batch."""
     names = ("table", "past_w", "past_b", "out_w", "out_b")
 
     def cell(ids, memory):
@@ -174,7 +174,7 @@ def test_a_step_may_call_layers_and_learns_from_where_it_is_trained():
         session.run(train_program, {"ids": ids, "following": ids - 1, "memory": memory})
     said, scores, lengths = session.run(infer_program, {"first": ids, "memory": memory})
     assert [said[i, 0, : lengths[i, 0]].tolist() for i in range(7)] == [list(range(n - 1, 0, -1)) for n in range(2, 9)]
-    assert float(np.exp(scores[:, 0]).min()) > 0.5  # probabilities were taken for what they are
+    assert float(np.exp(scores[:, 0]).min()) > 0.5  # the search read probabilities as probabilities
 
 
 def test_a_search_beside_a_loss_that_is_minimised():

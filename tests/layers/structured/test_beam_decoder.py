@@ -1,4 +1,4 @@
-"""`BeamSearchDecoder` against a search in plain Python, against all that can be said, and against `beam_search`."""
+"""`BeamSearchDecoder`: compared with a search in plain Python, with all hypotheses, and with `beam_search`."""
 
 import functools
 
@@ -17,7 +17,7 @@ from fluid import errors, layers
 
 
 def declared():
-    """The net of `small_decoder.py` as feeds, and the states that it starts with."""
+    """Return the net of `small_decoder.py` as feeds, and its initial states."""
     x, *sizes = weights(0).items()
     w = {name: layers.data(name, value.shape, append_batch_size=False) for name, value in sizes}
     return w, layers.data(x[0], [WIDTH])
@@ -25,7 +25,7 @@ def declared():
 
 @functools.cache
 def decoder(beam, steps):
-    """A compiled search of all rows."""
+    """Return a compiled search of all rows."""
 
     def program():
         w, state = declared()
@@ -38,7 +38,7 @@ def decoder(beam, steps):
 
 
 def by_hand(x, w, beam, steps):
-    """The same search in plain Python: `(score, ids, state)`, best first. What has ended stays in the beam."""
+    """Search in plain Python: `(score, ids, state)`, best first. Ended hypotheses stay in the beam."""
     found = [(0.0, (), x)]
     for _ in range(steps):
         grown = []
@@ -53,7 +53,7 @@ def by_hand(x, w, beam, steps):
 
 
 def hypotheses(outputs, row):
-    """What was found for a row: `(score, ids)`. Behind its end, a hypothesis is all `END`."""
+    """Return the hypotheses of a row: `(score, ids)`. After its end, a hypothesis holds `END` only."""
     ids, scores, lengths, finished = (np.asarray(v[row]) for v in outputs[:4])
     assert (ids.T[np.arange(len(ids))[None] >= lengths[:, None]] == END).all()
     said = [tuple(i[:n].tolist()) for i, n in zip(ids.T, lengths, strict=True)]
@@ -63,14 +63,14 @@ def hypotheses(outputs, row):
 
 def assert_found(got, wants):
     np.testing.assert_allclose([s for s, _ in got], [s for s, *_ in wants], rtol=1e-3, atol=1e-4)
-    if np.all(np.diff([s for s, *_ in wants]) < -1e-3):  # the order of equals is open
+    if np.all(np.diff([s for s, *_ in wants]) < -1e-3):  # equal scores may come in any order
         assert [ids for _, ids in got] == [ids for _, ids, *_ in wants]
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**16), size=st.sampled_from([(1, 8), (2, 6), (4, 7)]))
-def test_it_finds_what_a_search_by_hand_finds(seed, size):
-    """Word for word, and with it the states of the cell after what was said."""
+def test_decoder_matches_a_python_beam_search(seed, size):
+    """Compare the ids, and the cell states after the ids."""
     w = weights(seed)
     outputs = decoder(*size)(w)
     for row in range(ROWS):
@@ -84,7 +84,7 @@ def test_it_finds_what_a_search_by_hand_finds(seed, size):
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**16))
-def test_a_beam_that_holds_all_finds_what_beam_search_finds(seed):
+def test_a_full_beam_matches_beam_search(seed):
     w = weights(seed)
     outputs, others = decoder(27, 4)(w), searcher(27, 4)(w)
     for row in range(ROWS):
@@ -114,7 +114,7 @@ def test_rows_do_not_know_of_each_other():
 
 
 def test_the_loop_ends_with_the_last_hypothesis():
-    """Counted by the cell; what was found stays as it is in the steps that are left out."""
+    """Count the calls of the cell; results stay unchanged in skipped steps."""
     numbers = []
 
     def program():
@@ -140,7 +140,7 @@ def test_the_loop_ends_with_the_last_hypothesis():
 
 
 def test_places_without_a_hypothesis():
-    """Three are possible in two steps when two of the ids are ruled out: 1, 2 1 and 2 2."""
+    """Rule out two of the ids, so that two steps allow three hypotheses: 1, 2 1 and 2 2."""
 
     def program():
         x = layers.data("x", [1])
@@ -155,7 +155,7 @@ def test_places_without_a_hypothesis():
 
 
 def attentive(words, hidden, beam=None):
-    """A cell that looks at a sequence: at the words of its row."""
+    """Return a cell that attends to the words of its row."""
     if beam is not None:
         words = layers.BeamSearchDecoder.tile_beam_merge_with_batch(words, beam)
 
@@ -169,8 +169,8 @@ def attentive(words, hidden, beam=None):
     return cell
 
 
-def test_what_the_cell_looks_at_has_a_row_for_each_hypothesis():
-    """Found with attention over sequences: the scores of what was said, said again by itself."""
+def test_attended_sequences_have_rows_for_each_hypothesis():
+    """Decode with attention over sequences, and compare with the scores of the decoded ids."""
 
     def search():
         words, hidden = layers.data("words", [WIDTH], lod_level=1), layers.data("hidden", [WIDTH])
@@ -198,12 +198,12 @@ def test_what_the_cell_looks_at_has_a_row_for_each_hypothesis():
             np.testing.assert_allclose(scores[row, k], total, rtol=1e-4)
 
 
-def test_the_gradient_of_a_log_probability_is_that_of_what_was_said():
-    """While the same ids win, the log-probability of a hypothesis is a sum over its path."""
+def test_log_probability_gradient_matches_the_decoded_path():
+    """Treat the log-probability as a sum over the path of a hypothesis, while the winning ids are unchanged."""
     w = weights(3)
 
     def total(given, said=None):
-        """Of the best hypotheses, found by the decoder or scored along given ids."""
+        """Sum log-probabilities of the best hypotheses, found by the decoder or scored along given ids."""
         if said is None:
             return jnp.sum(decoder(2, 3)(given)[1][:, 0])
         ids, lengths = said
@@ -225,8 +225,8 @@ def test_the_gradient_of_a_log_probability_is_that_of_what_was_said():
 
 
 @pytest.mark.parametrize("through", ["cell", "output_fn"])
-def test_probabilities_are_taken_for_what_they_are(through):
-    """The result of a softmax is not put through another one."""
+def test_softmax_outputs_are_used_as_probabilities(through):
+    """Apply no second softmax to the result of a softmax."""
 
     def program(softmax):
         w, state = declared()
@@ -251,7 +251,7 @@ def test_probabilities_are_taken_for_what_they_are(through):
     np.testing.assert_allclose(plain[1], softened[1], rtol=1e-5)
 
 
-def test_cells_and_layers_in_the_loop_have_their_parameters_once():
+def test_layers_in_the_loop_create_parameters_once():
     def program():
         context = layers.data("context", [WIDTH])
         made = layers.BeamSearchDecoder(
@@ -292,7 +292,7 @@ def test_gather_tree_follows_the_parents(time, batch, beam, seed):
                 place = parents[t, row, place]
 
 
-def test_tiling():
+def test_tile_beam_repeats_rows():
     tile = layers.BeamSearchDecoder.tile_beam_merge_with_batch
     x = real(2, 3)
     np.testing.assert_array_equal(tile(x, 3), np.repeat(x, 3, axis=0))
@@ -334,6 +334,6 @@ def searching(cell=lambda i, h: (h, h), inits=lambda x: x, end=END, beam=2, **ar
         (lambda: layers.gather_tree(np.zeros((1, 2, 3), int), np.zeros((1, 2, 3))), "parents are integers"),
     ],
 )
-def test_misuse_is_told(program, message):
+def test_misuse_is_refused(program, message):
     with pytest.raises(errors.FluidError, match=f"(?s){message}"):
         fluid.Program(program)

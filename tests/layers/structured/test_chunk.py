@@ -1,4 +1,4 @@
-"""Chunks and edit distances against plain Python."""
+"""Chunks and edit distances: compared with plain Python."""
 
 import functools
 
@@ -18,7 +18,7 @@ TIME, TYPES = 6, 2
 
 
 def spans(tags, scheme):
-    """The chunks `(first, last, type)` of a row, read from left to right."""
+    """Return the chunks `(first, last, type)` of a row, from left to right."""
     kinds, found, start = KINDS[scheme], [], None
     parts = [None if t >= TYPES * len(kinds) else (t // len(kinds), kinds[t % len(kinds)]) for t in tags] + [None]
     for i, part in enumerate(parts):
@@ -86,7 +86,7 @@ def test_padded_arrays_and_sequence_batches_agree():
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
 def test_shares_are_exact_over_batches(batch_size):
-    """The weighted means of `test`, and the metric that is fed with counts."""
+    """Compare the weighted means of `test` with the metric that is fed with counts."""
     x, y = whole(5, 7, TIME), whole(5, 7, TIME, salt=1)
     y[:, 2:] = x[:, 2:]
 
@@ -108,7 +108,7 @@ def test_shares_are_exact_over_batches(batch_size):
 
 
 def levenshtein(a, b):
-    """The textbook recursion."""
+    """Compute the edit distance by the textbook recursion."""
 
     @functools.cache
     def distance(i, j):
@@ -179,6 +179,6 @@ def test_bad_arguments(build, given, message):
         fluid.Program(lambda: build(*feeds(**given)))
 
 
-def test_tags_that_are_none_are_found_in_the_feed():
+def test_tag_feeds_are_limited_to_valid_tags():
     program = fluid.Program(lambda: layers.chunk_eval(*feeds(x=X, y=Y), "IOBES", 3))
     assert program.feeds["x"].limits == program.feeds["y"].limits == (0, 13, None)

@@ -1,4 +1,4 @@
-"""Conditional random fields against sums over all sequences of tags."""
+"""Conditional random fields: compared with sums over all tag sequences."""
 
 import functools
 import itertools
@@ -17,14 +17,14 @@ from fluid import errors, layers
 
 
 def score(row, tags, moves):
-    """The scores of sequences of tags `[..., time]`, by the definition."""
+    """Return the scores of tag sequences `[..., time]`, by the definition."""
     tags = np.asarray(tags)
     total = moves[0, tags[..., 0]] + moves[1, tags[..., -1]] + row[np.arange(len(row)), tags].sum(-1)
     return total + moves[2 + tags[..., :-1], tags[..., 1:]].sum(-1)
 
 
 def every(row, moves):
-    """All sequences of tags for a row, and their scores."""
+    """Return all tag sequences of a row, and their scores."""
     found = list(itertools.product(range(row.shape[1]), repeat=len(row)))
     return found, score(row.astype("float64"), found, moves.astype("float64"))
 
@@ -34,7 +34,7 @@ def cost(x, tags, **options):
 
 
 def ragged(lengths, tags, seed, garbage=np.nan):
-    """Inputs and labels of these lengths; what lies in the padding is given."""
+    """Return inputs and labels of these lengths, with `garbage` as padding."""
     time = 5
     x = np.full((len(lengths), time, tags), garbage, "float32")
     y = np.full((len(lengths), time, 1), -7 if np.isnan(garbage) else 0)
@@ -47,7 +47,7 @@ def ragged(lengths, tags, seed, garbage=np.nan):
 
 @functools.cache
 def decoder(tags):
-    """Costs, best tags and hits of batches of three rows of up to five steps."""
+    """Return costs, best tags and hits of batches of three rows of up to five steps."""
     x, y = ragged([1, 1, 1], tags, 0)
 
     def program():
@@ -60,7 +60,7 @@ def decoder(tags):
 
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(0, 5), min_size=3, max_size=3), tags=st.integers(1, 3), seed=st.integers(0, 2**16))
-def test_cost_and_best_tags_are_those_of_an_enumeration(lengths, tags, seed):
+def test_cost_and_best_tags_match_an_enumeration(lengths, tags, seed):
     x, y = ragged(lengths, tags, seed)
     moves = np.random.default_rng(seed + 1).normal(size=(tags + 2, tags)).astype("float32")
     costs, best, hits = decoder(tags)({"crfw": moves}, {"x": x, "y": y})
@@ -78,7 +78,7 @@ def test_cost_and_best_tags_are_those_of_an_enumeration(lengths, tags, seed):
 
 @functools.cache
 def differentiated(tags):
-    """Costs, and gradients of their weighted sum for inputs and transitions."""
+    """Return costs, and gradients of their weighted sum for inputs and transitions."""
     known = fluid.Program(lambda: cost(*feeds(**dict(zip("xy", ragged([1], tags, 0), strict=True)))))
 
     def total(data, moves, x, y):
@@ -96,8 +96,8 @@ def gradients(x, y, moves):
 MOVES = real(5, 3, salt="moves")
 
 
-def test_gradients_are_shares_of_paths_less_the_right_one():
-    """The derivative of the logarithm of a sum is how often, over all sequences, a step has a tag."""
+def test_gradients_match_tag_marginals_minus_labels():
+    """Compare with marginals: the log-sum derivative is the frequency of a tag at a step over all sequences."""
     x, y = ragged([3, 1], 3, 5)
     _, of_x, of_moves = gradients(x, y, MOVES)
     want_x, want_moves = np.zeros(x.shape), np.zeros((5, 3))
@@ -160,7 +160,7 @@ def test_padded_arrays_and_sequence_batches_agree():
 
 
 def test_scores_that_are_far_apart():
-    """Where exponentials of float32 would be 0 or infinite."""
+    """Use scores whose float32 exponentials are 0 or infinite."""
     x, y = ragged([3], 3, 1)
     x = x.with_data(x.data * 200)
     moves = MOVES * 300
@@ -172,7 +172,7 @@ def test_scores_that_are_far_apart():
     assert np.isfinite(of_x).all() and np.isfinite(of_moves).all()
 
 
-def test_a_tag_that_is_none_shows():
+def test_an_invalid_tag_makes_the_cost_nan():
     x, y = ragged([2, 3], 3, 3)
     y.data[0, 1] = 3
     costs, _, _ = gradients(x, y, MOVES)
@@ -187,8 +187,8 @@ def test_a_batch_of_nothing():
     assert costs.tolist() == [[0.0], [0.0]] and best.shape == (2, 0, 1)
 
 
-def test_it_learns_what_a_softmax_for_each_step_cannot():
-    """Tags follow each other in turn, and the inputs only say, dimly, which comes first."""
+def test_crf_learns_transitions_between_tags():
+    """Learn tags in fixed rotation, where the inputs only hint at the first tag."""
     rng = np.random.default_rng(0)
     first = rng.integers(0, 3, [200, 1])
     tags = (first + np.arange(6)) % 3

@@ -1,4 +1,4 @@
-"""CTC against sums over all alignments, and against optax."""
+"""CTC: compared with sums over all alignments, and with optax."""
 
 import functools
 import itertools
@@ -20,12 +20,12 @@ TIME, LABELS = 5, 3
 
 
 def merged(path, blank):
-    """What a choice of one class for each step says."""
+    """Return the label of a path of one class per step."""
     return [k for k, _ in itertools.groupby(path) if k != blank]
 
 
 def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
-    """Logits and labels, padded with garbage."""
+    """Return logits and labels, padded with garbage."""
     rng = np.random.default_rng(seed)
     x = np.full((len(times), TIME, classes), garbage, "float32")
     y = np.full((len(times), LABELS, 1), -9 if np.isnan(garbage) else 0)
@@ -38,7 +38,7 @@ def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
 
 @functools.cache
 def differentiated(classes, blank, norm_by_times=False):
-    """Costs, and the gradient of their weighted sum."""
+    """Return costs, and the gradient of their weighted sum."""
     x, y = ragged([1], [1], classes, blank, 0)
     known = fluid.Program(lambda: layers.warpctc(*feeds(x=x, y=y), blank=blank, norm_by_times=norm_by_times))
 
@@ -61,7 +61,7 @@ def gradients(x, y, blank=0, **options):
     blank=st.sampled_from([0, 2]),
     seed=st.integers(0, 2**16),
 )
-def test_cost_is_that_of_all_alignments(times, lengths, blank, seed):
+def test_cost_sums_over_all_alignments(times, lengths, blank, seed):
     x, y = ragged(times, lengths, 3, blank, seed)
     costs, slopes = gradients(x, y, blank)
     for i, (row, label) in enumerate(zip(x.rows(), y.rows(), strict=True)):
@@ -72,7 +72,7 @@ def test_cost_is_that_of_all_alignments(times, lengths, blank, seed):
             continue
         each = np.array([sum(logs[t, k] for t, k in enumerate(p)) for p in said])
         np.testing.assert_allclose(costs[i], -np.logaddexp.reduce(each), rtol=1e-4, atol=1e-5)
-        # What a step's logit pushes is its probability less the share of the alignments that choose its class there.
+        # The gradient of a logit is its probability less the share of alignments that choose its class at this step.
         want = np.zeros(x.shape[1:])
         want[: len(row)] = np.exp(logs)
         for path, share in zip(said, np.exp(each - np.logaddexp.reduce(each)), strict=True):
@@ -81,7 +81,7 @@ def test_cost_is_that_of_all_alignments(times, lengths, blank, seed):
 
 
 def padded_costs(x, y, times, lengths, **options):
-    """Costs of arrays: logits `[batch, time, classes]` turned to time first, as warpctc takes them."""
+    """Return costs of logits `[batch, time, classes]`, transposed to time first for warpctc."""
     return layers.warpctc(jnp.swapaxes(x, 0, 1), y, input_length=times, label_length=lengths, **options)[:, 0]
 
 
@@ -138,7 +138,7 @@ def test_padded_arrays_and_sequence_batches_agree():
     np.testing.assert_allclose(got, gradients(x, y, 3)[0], rtol=1e-6)
 
 
-def test_logits_that_are_far_apart_or_forbid_a_class():
+def test_extreme_and_infinite_logits_have_finite_gradients():
     x, y = ragged([5, 5], [3, 3], 4, 0, 2)
     far = x.with_data(x.data * 500)
     costs, slopes = gradients(far, y)
@@ -146,7 +146,7 @@ def test_logits_that_are_far_apart_or_forbid_a_class():
     want = optax.ctc_loss(shifted, np.zeros((2, 5)), y.data[..., 0], np.zeros((2, 3)))
     np.testing.assert_allclose(costs, want, rtol=1e-5)
     assert np.isfinite(slopes).all()
-    never = x.with_data(np.where(np.arange(4) == 0, -np.inf, x.data))  # no blank, so that repetitions cannot be said
+    never = x.with_data(np.where(np.arange(4) == 0, -np.inf, x.data))  # no blank, so repetitions are impossible
     y.data[:, :, 0] = [[1, 2, 3], [1, 1, 2]]
     costs, slopes = gradients(never, y)
     said = [p for p in itertools.product(range(1, 4), repeat=5) if merged(p, 0) == [1, 2, 3]]
@@ -156,7 +156,7 @@ def test_logits_that_are_far_apart_or_forbid_a_class():
     assert costs[1] > 1e20 and np.isfinite(slopes).all()
 
 
-def test_a_class_that_is_none_shows():
+def test_an_invalid_class_makes_the_cost_nan():
     x, y = ragged([5, 5], [2, 2], 3, 0, 3)
     y.data[0, 1] = 3
     costs, _ = gradients(x, y)

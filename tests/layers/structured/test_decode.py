@@ -1,4 +1,4 @@
-"""`dynamic_decode` with `BasicDecoder`: against `layers.rnn`, and against loops in NumPy."""
+"""`dynamic_decode` with `BasicDecoder`: compared with `layers.rnn`, and with loops in NumPy."""
 
 import functools
 
@@ -27,7 +27,7 @@ def words(*lengths, size=SIZE):
 
 
 def test_teacher_forcing_is_a_recurrence():
-    """The same outputs, states and gradients as those of `rnn`, over sequences."""
+    """Compare outputs, states and gradients with `rnn` over sequences."""
 
     def program(decode):
         x, h = layers.data("x", [SIZE], lod_level=1), layers.data("h", [WIDTH])
@@ -68,7 +68,7 @@ def test_teacher_forcing_is_a_recurrence():
 
 @functools.cache
 def adder(impute, bound, time_major):
-    """A compiled decoding over arrays whose state is the sum of what was read."""
+    """Return a compiled decoding over arrays, whose state is the sum of its inputs."""
 
     def program():
         x, n = layers.data("x", [5, SIZE]), layers.data("n", [1], "int64")
@@ -91,8 +91,8 @@ def adder(impute, bound, time_major):
     bound=st.sampled_from([None, 0, 2, 9]),
     time_major=st.booleans(),
 )
-def test_which_steps_are_run(lengths, impute, bound, time_major):
-    """All rows go on until the last one is finished, unless they keep their states; what is not run is zeros."""
+def test_decoding_runs_until_all_rows_finish(lengths, impute, bound, time_major):
+    """Run all rows until the last row finishes, or freeze finished states; skipped steps are zeros."""
     x = real(3, 5, SIZE)
     said, last, counts = adder(impute, bound, time_major)({"x": x, "n": np.array(lengths)[:, None]})
     steps = 5 if bound is None else min(5, bound + 1)
@@ -110,7 +110,7 @@ def test_which_steps_are_run(lengths, impute, bound, time_major):
 
 @pytest.mark.parametrize("time_major", [False, True])
 def test_sequences_are_their_rows(time_major):
-    """Whatever the padding holds: no row knows how long the others are."""
+    """Vary the padding: no row depends on the lengths of other rows."""
 
     def program():
         x = layers.data("x", [SIZE], lod_level=1)
@@ -135,7 +135,7 @@ def test_sequences_are_their_rows(time_major):
 
 @functools.cache
 def speaker(steps):
-    """A compiled greedy decoding of the net in `small_decoder.py`."""
+    """Return a compiled greedy decoding of the net in `small_decoder.py`."""
 
     def program():
         x, *sizes = weights(0).items()
@@ -154,7 +154,7 @@ def speaker(steps):
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**16))
-def test_greedy_decoding_says_the_best_id_in_each_step(seed):
+def test_greedy_decoding_returns_the_best_ids(seed):
     w = weights(seed)
     found = speaker(8)(w)
     for row, (ids, scores, length) in enumerate(zip(*found, strict=True)):
@@ -167,7 +167,7 @@ def test_greedy_decoding_says_the_best_id_in_each_step(seed):
 
 
 def test_steps_after_the_end_are_not_run():
-    """Counted by the step itself; the loop also has a gradient, of what was run."""
+    """Count the calls of the step; the loop has a gradient, which covers the executed steps."""
     numbers = []
 
     def program():
@@ -197,7 +197,7 @@ def test_steps_after_the_end_are_not_run():
 
 
 def sampler(softmax, **arguments):
-    """Ids drawn from fixed probabilities, and those probabilities."""
+    """Return a program that draws ids from fixed probabilities."""
 
     def program():
         logits = layers.data("logits", [IDS])
@@ -212,13 +212,13 @@ def sampler(softmax, **arguments):
 
 @pytest.mark.parametrize("softmax", [False, True])
 @pytest.mark.parametrize("temperature", [None, 0.5])
-def test_ids_are_drawn_as_often_as_their_probabilities_say(softmax, temperature):
+def test_sampled_ids_follow_their_probabilities(softmax, temperature):
     logits = np.log(np.array([0.1, 0.2, 0.3, 0.4], "float32"))
     program = sampler(softmax, softmax_temperature=temperature)
     ids = np.asarray(run(program, {"logits": np.tile(logits, (200, 1))}).outputs[0])
     wanted = np.exp(logits / (temperature or 1))
     wanted /= wanted.sum()
-    # 8000 draws: four standard deviations of each count.
+    # 8000 draws: the tolerance is four standard deviations of each count.
     np.testing.assert_allclose(np.bincount(ids.ravel()) / ids.size, wanted, atol=4 * 0.5 / np.sqrt(ids.size))
     follows = np.mean(ids[:, 1:] == ids[:, :-1])
     assert abs(follows - np.sum(wanted**2)) < 0.03, "a step draws as the one before did"
@@ -234,14 +234,14 @@ def test_a_seed_fixes_the_draws():
 
 
 class Scheduled(layers.TrainingHelper):
-    """Teacher forcing in the even steps, its own outputs in the odd ones."""
+    """A helper with teacher forcing in even steps, and its outputs as inputs in odd steps."""
 
     def next_inputs(self, time, outputs, states, sample_ids):
         finished, inputs, states = super().next_inputs(time, outputs, states, sample_ids)
         return finished, layers.where((time + 1) % 2 == 0, inputs, outputs * 10), states
 
 
-def test_a_helper_of_ones_own_decides_what_comes_next():
+def test_a_custom_helper_chooses_the_next_input():
     def program():
         x = layers.data("x", [4, SIZE])
         decoder = layers.BasicDecoder(lambda x, h: (x + 1, h), Scheduled(x))
@@ -254,14 +254,14 @@ def test_a_helper_of_ones_own_decides_what_comes_next():
 
 
 class Doubled(layers.BasicDecoder):
-    """A decoder that gives each step twice what its helper says."""
+    """A decoder whose inputs are twice the outputs of its helper."""
 
     def step(self, time, inputs, states, **arguments):
         outputs, states, inputs, finished = super().step(time, inputs, states, **arguments)
         return outputs, states, inputs * 2, finished
 
 
-def test_a_decoder_of_ones_own_decides_what_comes_next():
+def test_a_custom_decoder_chooses_the_next_input():
     def program():
         x = layers.data("x", [3, SIZE])
         decoder = Doubled(lambda x, h, scale: (x * scale, h), layers.TrainingHelper(x))
@@ -271,8 +271,8 @@ def test_a_decoder_of_ones_own_decides_what_comes_next():
     np.testing.assert_allclose(run(program, {"x": x}).outputs[0], x * np.array([3, 6, 6])[:, None], rtol=1e-5)
 
 
-def test_layers_before_the_loop_and_inside_it_share_their_parameters():
-    """The embedding of the start is that of all ids, however many other layers have names between."""
+def test_layers_before_and_inside_the_loop_share_parameters():
+    """Share the embedding of the start with the ids, whatever number of layers is named between."""
     norms = []
 
     def program():
@@ -299,7 +299,7 @@ def test_layers_before_the_loop_and_inside_it_share_their_parameters():
     assert norms[-1] == [f"batch_norm_{n}.w_{k}" for n in (0, 1) for k in (1, 2)]
 
 
-def test_moving_averages_move_in_each_step_that_is_run():
+def test_moving_averages_move_in_each_executed_step():
     def program():
         x, n = layers.data("x", [4, SIZE]), layers.data("n", [1], "int64")
         decoder = layers.BasicDecoder(
@@ -327,7 +327,7 @@ def test_dropout_draws_anew_in_each_step():
 
 
 def test_a_decoder_inside_a_loop():
-    """Decoding is a layer like others: here for each of two contexts, one after the other."""
+    """Decode inside a loop: here for each of two contexts, one after the other."""
 
     def program():
         contexts = layers.data("contexts", [2, WIDTH])
@@ -349,7 +349,7 @@ def test_a_decoder_inside_a_loop():
 
 
 def seq2seq(teach):
-    """A program that learns to count down, or one that says what it learned."""
+    """Return a program that learns to count down, or a program that decodes the result."""
 
     def program():
         first = layers.data("first", [1], "int64")
@@ -377,7 +377,7 @@ def seq2seq(teach):
     return program
 
 
-def test_what_is_taught_is_said():
+def test_decoders_reproduce_the_taught_sequences():
     teach, say = seq2seq(True), seq2seq(False)
     teach.__name__, say.__name__ = "teach", "say"
     first = np.arange(2, 9)[:, None]
@@ -394,7 +394,7 @@ def test_what_is_taught_is_said():
 
 
 class Broken(Halving):
-    """A decoder of which one method returns something else."""
+    """A decoder in which a method returns a wrong value."""
 
     def __init__(self, **wrong):
         self.wrong = wrong
@@ -467,12 +467,12 @@ def greedy(x, starts=None, cell=lambda i, h: (h, h), end=1, embed=lambda ids: id
         ),
     ],
 )
-def test_misuse_is_told(program, message):
+def test_misuse_is_refused(program, message):
     with pytest.raises(errors.FluidError, match=f"(?s){message}"):
         fluid.Program(program)
 
 
-def test_methods_that_a_subclass_lacks_are_told():
+def test_missing_methods_of_subclasses_are_named():
     class Half(layers.Decoder):
         def initialize(self, inits):
             return inits, (), inits[:, 0] > 0
@@ -496,7 +496,7 @@ def test_mixed_precision_goes_through():
     assert {spec.dtype for spec in program.parameters.values()} == {"float32"}
 
 
-def test_rows_that_are_finished_from_the_start_take_no_step():
+def test_initially_finished_rows_take_no_step():
     def program():
         return layers.dynamic_decode(
             Broken(start=lambda x: (x, (), x[:, 0] > 0)), layers.data("x", [3]), 4, return_length=True

@@ -1,4 +1,4 @@
-"""Generated texts against a loop in NumPy that computes the whole text again for each id."""
+"""Generated texts: compared with a NumPy loop that recomputes the whole text for each id."""
 
 import functools
 
@@ -51,7 +51,7 @@ def generated(prompts, seed=None, **arguments):
 
 
 def scores_of(text):
-    """The scores after a text, computed in NumPy from all of its ids."""
+    """Return the scores after a text, computed in NumPy from all of its ids."""
     x = PARAMS["table"][np.array(text)]
     query, key, value = (np.stack(np.split(x @ PARAMS[f"w_{i}"], HEADS, axis=1)) for i in range(3))
     products = query @ key.transpose(0, 2, 1) / np.sqrt(WIDTH // HEADS)
@@ -94,7 +94,7 @@ def test_drawn_rows_ignore_other_rows_and_padding():
 
 
 @pytest.mark.parametrize("arguments", [{"temperature": 0}, {"top_p": 0.9, "end_id": 3}], ids=str)
-def test_pieces_equal_one_text(arguments):
+def test_texts_continued_in_pieces_equal_the_whole(arguments):
     seed = None if "temperature" in arguments else 5
     whole = generated(PROMPTS, seed, **arguments)
     texts = PROMPTS
@@ -114,7 +114,7 @@ def test_an_empty_or_ended_prompt_gets_no_ids():
     assert texts[:2] == [[], []] and texts[2] == greedy([END], 6, END) and texts[3] == greedy([END, 2], 6, END)
 
 
-def test_a_full_cache_gives_minus_one():
+def test_a_full_cache_returns_minus_1():
     texts = generated([[1, 2, 3], [4]], temperature=0, capacity=4)
     assert texts == [[*greedy([1, 2, 3], 2), -1], [*greedy([4], 4), -1]]
 
@@ -177,7 +177,7 @@ def test_a_softmax_counts_as_probabilities():
     np.testing.assert_allclose(np.bincount(found.data.ravel()) / 4096, expected_shares(), atol=0.03)
 
 
-def test_a_recurrent_net_writes_the_text_of_its_prefix():
+def test_recurrent_generation_matches_recomputing_the_prefix():
     def net(ids, state=None):
         x = layers.fc(layers.embedding(ids, size=[IDS, WIDTH]), size=3 * WIDTH)
         states = layers.dynamic_gru(x, WIDTH, h_0=state)
@@ -202,7 +202,7 @@ def test_a_recurrent_net_writes_the_text_of_its_prefix():
     assert len({id for text in texts for id in text[-5:]}) > 2
 
 
-def test_stacked_blocks_share_one_loop():
+def test_stacked_blocks_generate_in_a_single_loop():
     def step(ids, caches):
         def block(x, cache):
             seen, cache = layers.multi_head_attention(x, num_heads=HEADS, rotary=True, cache=cache)

@@ -1,4 +1,4 @@
-"""Writing and choosing elements, edges of values, facts of values, against NumPy."""
+"""Elements written and selected, padding, and facts of values: compared with NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,11 +15,11 @@ X, ROWS = real(5, 3), real(4, 3, salt=1)
 def test_scatter_overwrites():
     want = X.copy()
     want[[3, 0, 4]] = ROWS[[0, 1, 3]]
-    ids = np.array([3, 0, 7, 4])  # the third is no row
+    ids = np.array([3, 0, 7, 4])  # the third index is out of range
     check(lambda x, i, u: layers.scatter(x, i, u), want, x=X, i=ids, u=ROWS)
 
 
-def test_scatter_sums_up_what_it_puts_in_place():
+def test_scatter_without_overwrite_sums_repeated_rows():
     want = X.copy()
     want[[1, 2]] = [ROWS[0] + ROWS[2], ROWS[1]]
     check(
@@ -37,30 +37,30 @@ def test_scatter_nd(depth):
     check(lambda x, i, u: layers.scatter_nd(i, u, [5, 3]), want - X, x=X, i=ids, u=updates)
 
 
-def test_indices_that_lie_outside_change_nothing():
+def test_scatter_ignores_indices_out_of_range():
     check(layers.scatter_nd_add, X, x=X, i=np.array([[-1], [5]]), u=ROWS[:2])
 
 
-def test_multiplex():
+def test_multiplex_matches_numpy():
     a, b, c = real(4, 2, salt=2), real(4, 2, salt=3), real(4, 2, salt=4)
     ids = np.array([[2], [0], [1], [2]])
     want = np.stack([a, b, c])[ids[:, 0], np.arange(4)]
     check(lambda a, b, c, i: layers.multiplex([a, b, c], i), want, a=a, b=b, c=c, i=ids)
 
 
-def test_where():
+def test_where_matches_numpy():
     x, y, condition = real(4, 3), real(4, 3, salt=1), flags(4, 3)
     check(layers.where, np.where(condition, x, y), c=condition, x=x, y=y)
     check(lambda c, x: layers.where(c, x, 0.0), np.where(condition, x, 0), c=condition, x=x)
 
 
-def test_where_alone_says_what_to_do_instead():
+def test_where_without_values_is_refused():
     with pytest.raises(errors.ArgumentError, match=r"where\(condition, x, y\)"):
         fluid.Program(lambda: layers.where(*feeds(c=flags(4, 3))))
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
-def test_pad2d(mode):
+def test_pad2d_matches_numpy(mode):
     x = real(2, 3, 4, 5)
     options = {"constant_values": 0.5} if mode == "constant" else {}
     want = np.pad(x, [(0, 0), (0, 0), (1, 2), (3, 0)], mode, **options)
@@ -97,7 +97,7 @@ def test_cosine_and_bilinear_product():
     )  # fmt: skip
 
 
-def test_facts():
+def test_shape_rank_size_and_nan_are_reported():
     def program():
         x = layers.data("x", shape=[3], append_batch_size=True, allow_nan=True)
         return [layers.shape(x), layers.rank(x), layers.size(x), layers.has_nan(x), layers.has_inf(x)]

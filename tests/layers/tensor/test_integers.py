@@ -1,4 +1,4 @@
-"""Arithmetic of integers, against the formulas of Fluid in NumPy: quotients are cut towards zero, as in C."""
+"""Arithmetic of integers: compared with Fluid's formulas in NumPy; quotients round towards zero, as in C."""
 
 import warnings
 
@@ -67,7 +67,7 @@ def test_scale_cuts_its_numbers_first(x, factor, bias, last):
     np.testing.assert_array_equal(more_by_one, x + more)
 
 
-def test_who_loses_a_fraction_is_told():
+def test_fractions_lost_to_integers_warn():
     def scaled(factor, bias, dtype):
         return fluid.Program(lambda: layers.scale(layers.data("x", [3], dtype=dtype), factor, bias))
 

@@ -1,4 +1,4 @@
-"""Products of vectors and matrices, distances, and triangles of matrices, against NumPy."""
+"""Products of vectors and matrices, distances, and matrix triangles: compared with NumPy."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from fluid import errors, layers
 M, N = real(3, 2, 4), real(3, 4, 5)
 
 
-def test_matrices():
+def test_bmm_and_addmm_match_numpy():
     check(layers.bmm, np.einsum("bij,bjk->bik", M, N), x=M, y=N)
     added, x, y = real(2, 5, salt=1), M[0], N[0]
     check(lambda c, x: layers.addmm(c, x, y, 0.5, -2.0), 0.5 * x @ y - 2 * added, c=added, x=x)
@@ -22,7 +22,7 @@ def test_matrices():
     np.testing.assert_allclose(got, x @ y + added[:1], rtol=1e-5, atol=1e-6)
 
 
-def test_vectors():
+def test_dot_and_cross_match_numpy():
     x, y = real(4, 3), real(4, 3, salt=1)
     check(layers.dot, np.sum(x * y, 1, keepdims=True), x=x, y=y)
     assert output(lambda: layers.dot(x[0], y[0]), {}) == pytest.approx(x[0] @ y[0], rel=1e-5)
@@ -33,7 +33,7 @@ def test_vectors():
     check(lambda x, y: layers.cross(x, y, dim=2), np.cross(x, y), x=x, y=y)
 
 
-def test_kron():
+def test_kron_matches_a_loop():
     x, y = real(2, 3), real(4, 2)
     want = np.zeros((8, 6))
     for i, j, k, m in itertools.product(range(2), range(3), range(4), range(2)):
@@ -42,7 +42,7 @@ def test_kron():
 
 
 @pytest.mark.parametrize("p", [0, 0.5, 1, 2, 3, np.inf, -np.inf])
-def test_dist(p):
+def test_dist_matches_numpy_norms(p):
     x, y = real(4, 3), real(4, 1, salt=1)
     x[0] = y[0]
     got = output(lambda: layers.dist(*feeds(x=x, y=y), p), {"x": x, "y": y})
@@ -56,7 +56,7 @@ def test_the_slope_of_no_distance_is_zero():
 
 
 @pytest.mark.parametrize("diagonal", [-2, 0, 1, 5])
-def test_triangles(diagonal):
+def test_tril_and_triu_match_numpy(diagonal):
     above = np.arange(4) - np.arange(2)[:, None]
     check(lambda x: layers.tril(x, diagonal), M * (above <= diagonal), x=M)
     check(lambda x: layers.triu(x, diagonal), M * (above >= diagonal), x=M)
@@ -81,7 +81,7 @@ def test_fsp_matrix():
         (lambda x: layers.fsp_matrix(x, x), r"\[batch, m, height, width\]"),
     ],
 )
-def test_mistakes(build, message):
+def test_wrong_arguments_raise_value_errors(build, message):
     with pytest.raises(ValueError, match=message) as caught:
         fluid.Program(lambda: build(*feeds(x=M)))
     assert isinstance(caught.value, errors.FluidError)

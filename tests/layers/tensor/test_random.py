@@ -1,4 +1,4 @@
-"""Random layers: what is drawn, that it changes from step to step, and that a seed holds it fast."""
+"""Random layers: their distributions, changes from step to step, and fixed seeds."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def drawn(function, key=0, mode="train", **arrays):
     return output(lambda: function(*feeds(**arrays)), arrays, key=key, mode=mode)
 
 
-def test_moments():
+def test_random_values_have_the_requested_moments():
     uniform = drawn(lambda: layers.uniform_random([100, 50], min=1.0, max=3.0))
     assert 1 <= uniform.min() and uniform.max() < 3 and uniform.mean() == pytest.approx(2, abs=0.03)
     normal = drawn(lambda: layers.gaussian_random([100, 50], mean=1.0, std=2.0))
@@ -23,7 +23,7 @@ def test_moments():
     assert set(whole.tolist()) == {2, 3, 4}
 
 
-def test_one_size_follows_the_batch():
+def test_batch_size_like_draws_follow_the_batch():
     x = np.zeros((7, 2), "float32")
     assert drawn(lambda x: layers.uniform_random_batch_size_like(x, [-1, 3]), x=x).shape == (7, 3)
     got = drawn(lambda x: layers.gaussian_random_batch_size_like(x, [3, -1], output_dim_idx=1, input_dim_idx=0), x=x)
@@ -46,7 +46,7 @@ def test_classes_are_drawn_by_their_probability():
         lambda seed: layers.sampling_id(np.full((50, 9), 1 / 9), seed=seed),
     ],
 )
-def test_each_step_draws_anew_unless_there_is_a_seed(draw):
+def test_each_step_draws_anew_without_a_seed(draw):
     assert not np.array_equal(drawn(lambda: draw(0), key=1), drawn(lambda: draw(0), key=2))
     assert np.array_equal(drawn(lambda: draw(3), key=1), drawn(lambda: draw(3), key=2))
 

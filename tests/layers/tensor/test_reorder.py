@@ -1,4 +1,4 @@
-"""Elements repeated, turned round, rolled, chosen and counted, against NumPy."""
+"""Elements repeated, reversed, rolled, selected and counted: compared with NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +29,7 @@ def test_repeated_and_turned_round():
 
 @settings(max_examples=20)
 @given(st.integers(-9, 9), st.integers(-9, 9))
-def test_rolled(first, second):
+def test_roll_matches_numpy(first, second):
     got = output(lambda: layers.roll(feeds(x=X)[0], [first, second], [1, 2]), {"x": X})
     places = (np.arange(2) - first) % 2, (np.arange(4) - second) % 4
     np.testing.assert_array_equal(got, X[:, places[0]][:, :, places[1]])
@@ -37,7 +37,7 @@ def test_rolled(first, second):
     np.testing.assert_array_equal(got.ravel(), X.ravel()[(np.arange(24) - first) % 24])
 
 
-def test_chosen():
+def test_index_select_and_index_sample_match_numpy():
     check(lambda x: layers.index_select(x, np.array([3, 0, 3]), dim=-1), X[..., [3, 0, 3]], x=X)
     rows, index = X[:, 0], whole(4, 3, 2)
     check(layers.index_sample, rows[np.arange(3)[:, None], index], x=rows, index=index)
@@ -68,7 +68,7 @@ def test_sorted_from_the_largest(axis):
 
 @settings(max_examples=20)
 @given(st.sampled_from([0, 1, 12]), st.sampled_from([1, 4]), st.data())
-def test_unique(size, room, data):
+def test_unique_keeps_the_first_occurrences(size, room, data):
     values = data.draw(st.lists(st.integers(-3, 3), min_size=size, max_size=size))
     x = np.array(values, "int32")
     first = list(dict.fromkeys(values))
@@ -89,7 +89,7 @@ def test_unique_of_floats():
 
 @pytest.mark.parametrize("dim", [None, 0, [1, 2], -1])
 @pytest.mark.parametrize("keep", [False, True])
-def test_logsumexp(dim, keep):
+def test_logsumexp_matches_numpy_without_overflow(dim, keep):
     axes = tuple(dim) if isinstance(dim, list) else dim
     want = np.log(np.exp(X.astype("float64")).sum(axes, keepdims=keep))
     check(lambda x: layers.logsumexp(x, dim, keep), want, x=X)
@@ -111,7 +111,7 @@ def test_logsumexp(dim, keep):
         (lambda x: layers.unique(np.ones(3), max_length=0), "max_length=0"),
     ],
 )
-def test_mistakes(build, message):
+def test_wrong_arguments_raise_value_errors(build, message):
     with pytest.raises(ValueError, match=message) as caught:
         fluid.Program(lambda: build(*feeds(x=X)))
     assert isinstance(caught.value, errors.FluidError)

@@ -1,4 +1,4 @@
-"""Rows of sequence batches: put one after the other, and taken by their number."""
+"""Rows of sequence batches: concatenated, and gathered by index."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ LENGTHS = st.lists(st.integers(0, 4), min_size=2, max_size=2)
 
 
 def batch(lengths, time, salt=0):
-    """Sequences of steps of two numbers, with garbage for their padding."""
+    """Return sequences of two-number steps, with garbage as padding."""
     data = np.random.default_rng([salt, *lengths]).normal(size=(len(lengths), time, 2)).astype("float32")
     data[np.arange(time)[None] >= np.array(lengths)[:, None]] = np.nan
     return fluid.SequenceBatch(data, np.array(lengths, "int32"))
@@ -45,7 +45,7 @@ def test_gather_counts_steps_through(lengths, count, data):
         np.testing.assert_array_equal(got, steps[numbers])
 
 
-def test_gather_sends_gradients_to_the_steps_it_took():
+def test_gather_sends_gradients_to_the_gathered_steps():
     x = batch([2, 0, 3], 3)
     program = fluid.Program(lambda: layers.gather(feeds(x=x)[0], np.array([3, 1, 3])))
 
@@ -65,7 +65,7 @@ def test_a_number_beyond_the_steps_shows():
     assert np.isnan(got[0]).all() and np.isnan(got[2]).all() and np.isfinite(got[1]).all()
 
 
-def test_mistakes():
+def test_wrong_arguments_raise_shape_errors():
     x, y = batch([1, 2], 2), np.zeros((2, 2, 2), "float32")
     with pytest.raises(errors.ShapeError, match="cannot be joined"):
         fluid.Program(lambda: layers.concat(feeds(x=x, y=y)))

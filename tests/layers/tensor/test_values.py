@@ -1,4 +1,4 @@
-"""Shapes, arithmetic, names and parameters of one's own."""
+"""Shapes, arithmetic, names and created parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def test_y_that_does_not_fit_is_refused(y, axis):
         fluid.Program(program)
 
 
-def test_a_column_and_a_row_are_not_spread_into_a_square():
+def test_column_minus_row_is_refused():
     def program():
         return layers.elementwise_sub(layers.data("x", [1]), layers.data("y", []))
 
@@ -93,7 +93,7 @@ def test_identity_records_exactly_its_name():
     np.testing.assert_array_equal(applied.outputs[0], np.full([3, 2], 10.0))
 
 
-def test_identity_twice_with_one_name_is_refused():
+def test_identity_with_a_repeated_name_is_refused():
     def program():
         x = layers.identity(layers.data("x", [2]), name="h")
         return layers.identity(x, name="h")
@@ -102,7 +102,7 @@ def test_identity_twice_with_one_name_is_refused():
         fluid.Program(program)
 
 
-def test_parameters_of_ones_own():
+def test_create_parameter_names_the_parameters():
     def program():
         made = [
             layers.create_parameter([2, 3]),

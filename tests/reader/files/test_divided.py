@@ -1,4 +1,4 @@
-"""Several processes that train together: each decodes its own rows only, and opens what these come from."""
+"""Multi-process training: each process decodes only its rows, and opens only the files that hold them."""
 
 import contextlib
 import itertools
@@ -26,13 +26,13 @@ shuffles = st.sampled_from([{}, {"shuffle": True, "buf_size": 1}, {"shuffle": Tr
 
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory):
-    """A pattern of generated files for each format."""
+    """Write generated files of each format, and return their patterns."""
     return written_files.write_all(tmp_path_factory.mktemp("files"), COUNTS)
 
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Counts the bytes that are read of each file that is opened."""
+    """Count the bytes that are read from each opened file."""
     counts = Counter()
     original = listing.File.open
 
@@ -48,7 +48,7 @@ def opened(monkeypatch):
 
 
 class _Counting:
-    """A file that tells how many bytes are read."""
+    """A file that counts the bytes that are read."""
 
     def __init__(self, stream, tell):
         self._stream = stream
@@ -64,7 +64,7 @@ class _Counting:
 
 
 def of_process(made, wanted, state=None):
-    """The minibatches that one of several processes reads, as ids of its own rows."""
+    """Return the minibatches that one process reads, as ids of its rows."""
     source = minibatches(made)
     source.divide(wanted)
     if state is not None:
@@ -77,7 +77,7 @@ def whole(made):
 
 
 def check_processes(make, size, processes, done):
-    """Compare what each process reads, from a position on, with what one process reads alone."""
+    """Check that the processes read after a position the rows that a single process reads."""
     expected = whole(reader.batch(make(), size))
     done = min(done, len(expected) - 1)
     alone = reader.batch(make(), size)
@@ -94,13 +94,13 @@ def check_processes(make, size, processes, done):
 @pytest.mark.parametrize("format", written_files.FORMATS)
 @few
 @given(shuffle=shuffles, size=st.integers(1, 8), processes=st.integers(2, 3), done=st.integers(0, 3))
-def test_processes_share_the_minibatches_of_one(patterns, format, shuffle, size, processes, done):
+def test_shares_of_processes_form_the_whole_minibatches(patterns, format, shuffle, size, processes, done):
     check_processes(lambda: reader.files(patterns[format], parallel=2, **shuffle), size, processes, done)
 
 
 @pytest.mark.parametrize("shuffle", [{}, {"shuffle": True, "buf_size": 20}], ids=["in order", "shuffled"])
 @pytest.mark.parametrize("format", ["jsonl", "tfrecord", "webdataset"])
-def test_a_process_decodes_its_own_rows_only(patterns, format, shuffle, monkeypatch):
+def test_a_process_decodes_only_rows_of_its_share(patterns, format, shuffle, monkeypatch):
     (kind,) = [type(known) for known in formats.FORMATS if known.name == format]
     decoded = []
     original = kind.decoded
@@ -115,7 +115,7 @@ def test_a_process_decodes_its_own_rows_only(patterns, format, shuffle, monkeypa
     assert sorted(itertools.chain.from_iterable(itertools.chain(*found))) == list(range(TOTAL))
 
 
-def test_a_row_that_cannot_be_read_is_named_in_the_process_that_needs_it(tmp_path):
+def test_an_unreadable_row_fails_only_in_its_process(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"id": 0}\n{"id": 1}\n{"id": "two"}\n{"id": 3}\n')
     make = lambda **options: reader.batch(reader.files(tmp_path / "a.jsonl", **options), 4)  # noqa: E731
     assert of_process(make(dtypes={"id": "int64"}), share(0, 2)) == [[0, 1]]
@@ -129,11 +129,11 @@ def test_a_row_that_cannot_be_read_is_named_in_the_process_that_needs_it(tmp_pat
         of_process(make(), share(1, 2))
 
 
-def test_files_without_a_row_of_a_process_are_not_opened(tmp_path, opened):
+def test_files_without_rows_of_a_process_stay_closed(tmp_path, opened):
     pattern = written_files.write(tmp_path, "npz", [2] * 8)
     for index in range(2):
         rows = reader.files(pattern)
-        next(rows()).clear()  # what the files say of themselves is known
+        next(rows()).clear()  # reads the metadata of the files before counting
         opened.clear()
         of_process(reader.batch(rows, 8), share(index, 2))
         mine = [index * 2, index * 2 + 1, index * 2 + 4, index * 2 + 5]
@@ -141,7 +141,7 @@ def test_files_without_a_row_of_a_process_are_not_opened(tmp_path, opened):
 
 
 def dealt(rows, parts, size):
-    """Minibatches that take the same number of rows from each of several lists; the last one takes what is left."""
+    """Return minibatches with as many rows of each list; the last minibatch takes the remaining rows."""
     parts = [list(map(int, part)) for part in np.array_split(rows, parts)]
     share = size // len(parts)
     found = []
@@ -197,7 +197,7 @@ def test_processes_read_different_files(shuffle, tmp_path, opened):
     assert len(files) == len(other_files) == 4 and not files & other_files
 
 
-def test_processes_read_different_row_groups_of_one_file(tmp_path, opened):
+def test_processes_read_different_row_groups_of_a_file(tmp_path, opened):
     rng = np.random.default_rng(0)
     rows = [{"id": i, "pixels": rng.normal(size=500)} for i in range(64)]
     written_files.parquet(tmp_path / "a.parquet", rows, row_group_size=4)
@@ -240,7 +240,7 @@ def test_minibatches_of_another_size_are_warned_of(patterns):
     assert found[0] == whole(reader.batch(rows, 6))[0][:3]
 
 
-def test_files_that_shrink_while_they_are_read_are_an_error(tmp_path):
+def test_files_that_shrink_while_read_raise_errors(tmp_path):
     pattern = written_files.write(tmp_path, "parquet", [4, 4])
     rows = reader.files(pattern, parts=2, batch_size=2)
     next(rows()).clear()

@@ -1,4 +1,4 @@
-"""What is said about files that are not there, not known, damaged, or hold something else."""
+"""Errors of `reader.files`: absent, unknown and damaged files, and files with wrong contents."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ def test_wrong_calls(name, in_tmp):
 
 
 @pytest.mark.parametrize("format", written_files.FORMATS)
-def test_a_column_that_is_not_there(format, tmp_path):
+def test_an_absent_column_is_refused(format, tmp_path):
     pattern = written_files.write(tmp_path, format, [3])
     with pytest.raises(errors.ReaderError, match=r"part-000.*there is no field 'label'.*columns="):
         list(reader.files(pattern, columns=["label"]))
@@ -67,7 +67,7 @@ def cut(data):
 
 
 def flipped(data):
-    """One bit flipped in the middle of the second half."""
+    """Flip one bit in the middle of the second half."""
     at = len(data) * 3 // 4
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
@@ -82,7 +82,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("format", DAMAGES)
-def test_a_damaged_file_is_named_and_the_rows_before_are_given(format, tmp_path):
+def test_a_damaged_file_is_named_after_its_good_rows(format, tmp_path):
     pattern = written_files.write(tmp_path, format, [10, 10])
     damage, message = DAMAGES[format]
     path = sorted(tmp_path.iterdir())[1]
@@ -96,8 +96,8 @@ def test_a_damaged_file_is_named_and_the_rows_before_are_given(format, tmp_path)
         assert 10 < len(found) < 20
 
 
-def test_no_part_of_a_tar_file_is_lost_quietly(tmp_path):
-    """Cut anywhere, and with another archive behind it; tarfile itself stops at a damaged header without a word."""
+def test_every_damage_of_a_tar_file_is_reported(tmp_path):
+    """Cut the file at every block, or append another archive; tarfile stops silently at a damaged header."""
     path = tmp_path / "a.tar"
     written_files.webdataset(path, written_files.rows_of(3))
     data = path.read_bytes()
@@ -107,7 +107,7 @@ def test_no_part_of_a_tar_file_is_lost_quietly(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(errors.ReaderError, match=r"a\.tar"):
             list(reader.files(path, columns=["cls"]))
-    path.write_bytes(data[: end + 512])  # one block of zeros ends it as well
+    path.write_bytes(data[: end + 512])  # a single block of zeros is a valid end as well
     assert len(list(reader.files(path))) == 3
 
 
@@ -153,7 +153,7 @@ def test_a_wrong_row_is_named(name, tmp_path):
         list(reader.files(tmp_path / file, **arguments))
 
 
-def test_a_late_row_of_a_large_csv_file_is_named(tmp_path):
+def test_a_wrong_late_row_of_csv_is_numbered(tmp_path):
     lines = ["x,y"] + [f'{i},"text\nin two lines"' for i in range(60_000)]
     lines[50_001] = "half,2"
     (tmp_path / "a.csv").write_text("\n".join(lines))
@@ -161,7 +161,7 @@ def test_a_late_row_of_a_large_csv_file_is_named(tmp_path):
         list(reader.files(tmp_path / "a.csv"))
 
 
-def test_files_whose_columns_differ_are_named(tmp_path):
+def test_files_with_different_columns_are_named(tmp_path):
     pq.write_table(pa.table({"x": [1, 2], "y": [[1], [2]]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": ["1", "2"], "y": [[1], [2]]}), tmp_path / "b.parquet")
     with pytest.raises(
@@ -172,7 +172,7 @@ def test_files_whose_columns_differ_are_named(tmp_path):
 
 
 def test_other_messages_than_examples_are_refused(tmp_path, monkeypatch):
-    """Of a SequenceExample protobuf would read the context, and leave out the sequences without a word."""
+    """Refuse a SequenceExample: protobuf would read its context and silently drop the sequences."""
     make = written_files.example
     monkeypatch.setattr(written_files, "example", lambda row: make(row) + b"\x12\x02\x0a\x00")
     written_files.tfrecord(tmp_path / "a.tfrecord", written_files.rows_of(2))
@@ -188,7 +188,7 @@ def test_a_missing_number_of_parquet_is_named(tmp_path):
             list(reader.files(tmp_path / "a.parquet", columns=[column]))
 
 
-def test_columns_of_npz_have_one_length(tmp_path):
+def test_npz_columns_of_unequal_length_are_refused(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)), y=np.zeros(2), scale=np.float32(1))
     with pytest.raises(errors.ReaderError, match=r"shapes .*'x': \(3, 2\).*one length.*columns="):
         list(reader.files(tmp_path / "a.npz"))

@@ -1,4 +1,4 @@
-"""What each format gives, compared with what another library reads in the same file."""
+"""File formats: every format gives the rows that another library reads from the same file."""
 
 import csv
 import gzip
@@ -25,7 +25,7 @@ few = settings(max_examples=25, deadline=None)
 
 
 def plain(value):
-    """A value without arrays: as lists and numbers."""
+    """Convert a value with arrays to lists and numbers."""
     if isinstance(value, dict):
         return {name: plain(v) for name, v in value.items()}
     if isinstance(value, list | np.ndarray):
@@ -83,7 +83,7 @@ INDEPENDENT = {
 
 
 @pytest.mark.parametrize("format", INDEPENDENT)
-def test_rows_are_those_that_another_library_reads(format, tmp_path):
+def test_rows_equal_the_rows_of_another_library(format, tmp_path):
     pattern = written_files.write(tmp_path, format, [5, 1, 40])
     expected = INDEPENDENT[format](sorted(tmp_path.iterdir()))
     assert len(expected) == 46
@@ -91,7 +91,7 @@ def test_rows_are_those_that_another_library_reads(format, tmp_path):
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_tfrecords_are_those_that_tensorboard_framed(packed, tmp_path, monkeypatch):
+def test_tfrecords_equal_records_framed_by_tensorboard(packed, tmp_path, monkeypatch):
     monkeypatch.setattr(written_files, "example", lambda row, make=written_files.example: make(row, packed))
     rows = list(reader.files(written_files.write(tmp_path, "tfrecord", [4, 3])))
     expected = written_files.rows_of(4) + written_files.rows_of(3, 4)
@@ -131,14 +131,14 @@ def test_compressed_files_are_decompressed(format, extension, compress, tmp_path
     assert [plain(row) for row in reader.files(pattern + extension)] == whole
 
 
-def test_tab_separated_values_and_a_name_that_tells_nothing(tmp_path):
+def test_tsv_and_explicit_csv_formats_are_read(tmp_path):
     (tmp_path / "a.tsv").write_text("a\tb\n1\tx,y\n")
     (tmp_path / "data").write_text("a,b\n1,2.5\n")
     assert list(reader.files(tmp_path / "a.tsv")) == [{"a": 1, "b": "x,y"}]
     assert list(reader.files(tmp_path / "data", format="csv")) == [{"a": 1, "b": 2.5}]
 
 
-def test_dtypes_decide_what_text_means(tmp_path):
+def test_dtypes_decide_how_csv_text_is_converted(tmp_path):
     (tmp_path / "a.csv").write_text("zip,n,m\n01234,1,\n99999,2,3.5\n")
     rows = list(reader.files(tmp_path / "a.csv", dtypes={"zip": "str", "n": "float32"}))
     assert [row["zip"] for row in rows] == ["01234", "99999"]
@@ -168,7 +168,7 @@ COLUMNS = {
 
 @few
 @given(data=st.data(), count=st.integers(0, 6), low=st.integers(0, 3))
-def test_values_of_arrow_are_those_of_to_pylist(data, count, low):
+def test_arrow_values_equal_to_pylist(data, count, low):
     columns = {
         name: pa.array(data.draw(st.lists(values, min_size=count, max_size=count), name), type_)
         for name, (values, type_) in COLUMNS.items()
@@ -192,7 +192,7 @@ def test_tensors_of_arrow_keep_their_shape(tmp_path):
 
 @few
 @given(data=st.binary(max_size=40).map(lambda data: data.replace(b"a", b"\n")), size=st.integers(1, 5))
-def test_lines_are_those_of_split(data, size):
+def test_lines_equal_bytes_split(data, size):
     class Slow(io.BytesIO):
         def read(self, _):
             return super().read(size)
@@ -201,7 +201,7 @@ def test_lines_are_those_of_split(data, size):
     assert list(lines(Slow(data))) == (expected if expected[-1] else expected[:-1])
 
 
-def test_webdataset_rows_may_lie_in_folders_and_lack_fields(tmp_path):
+def test_webdataset_accepts_folders_and_absent_fields(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for name in ("README", "a/1.jpg", "a/1.seg.png", "b/1.jpg", ".hidden"):
             archive.addfile(tarfile.TarInfo(name), io.BytesIO())
@@ -211,8 +211,8 @@ def test_webdataset_rows_may_lie_in_folders_and_lack_fields(tmp_path):
     ]
 
 
-def test_members_of_a_tar_file_do_not_pile_up(tmp_path, monkeypatch):
-    """tarfile keeps what it knows of every member; an archive may have millions."""
+def test_tar_members_are_not_kept_in_memory(tmp_path, monkeypatch):
+    """Drop the records that tarfile keeps of every member: an archive may have millions."""
     kept = []
 
     class Counted(tarfile.TarFile):

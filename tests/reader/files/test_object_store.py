@@ -1,4 +1,4 @@
-"""Files in an object store: a server of S3 that runs in this process, and the client that everybody uses."""
+"""Files in an object store: an S3 server in this process, read by the usual client."""
 
 import json
 
@@ -17,7 +17,7 @@ COUNTS = [5, 9, 1, 17]
 
 @pytest.fixture(scope="module")
 def options():
-    """The storage options of a store with an empty bucket."""
+    """Return the storage options of a store with an empty bucket."""
     with served() as address:
         yield {**KEYS, "endpoint_url": address}
 
@@ -30,7 +30,7 @@ def store(options):
 
 
 def uploaded(store, folder, format, compression=""):
-    """Put generated files of a format into the store; returns their pattern."""
+    """Upload generated files of a format, and return their pattern."""
     written_files.write(folder, format, COUNTS)
     for path in sorted(folder.iterdir()):
         store.put(str(path), f"data/{format}/{path.name}")
@@ -38,7 +38,7 @@ def uploaded(store, folder, format, compression=""):
 
 
 @pytest.mark.parametrize("format", written_files.FORMATS)
-def test_rows_are_those_of_the_same_files_on_a_disk(format, store, options, tmp_path):
+def test_rows_equal_rows_of_local_files(format, store, options, tmp_path):
     address = uploaded(store, tmp_path, format)
     shuffle = {"shuffle": True, "buf_size": 8}
     here = [id_of(row) for row in fluid.reader.files(tmp_path / "part-*", **shuffle)]
@@ -53,7 +53,7 @@ def test_rows_are_those_of_the_same_files_on_a_disk(format, store, options, tmp_
     assert sorted(here) == list(range(sum(COUNTS)))
 
 
-def test_a_file_that_changed_is_noticed_by_its_etag(store, options, tmp_path):
+def test_a_changed_file_is_detected_by_its_etag(store, options, tmp_path):
     store.pipe("data/changing/a.csv", b"id\n1\n")
     rows = fluid.reader.files("s3://data/changing/*.csv", storage_options=options)
     next(rows())
@@ -64,7 +64,7 @@ def test_a_file_that_changed_is_noticed_by_its_etag(store, options, tmp_path):
         fluid.reader.files("s3://data/changing/*.csv", storage_options=options).restore(rows.state())
 
 
-def test_what_the_store_refuses_is_named(options):
+def test_absent_buckets_and_files_are_named(options):
     with pytest.raises(errors.ReaderError, match="s3://nothing/.*storage_options="):
         fluid.reader.files("s3://nothing/a-*.csv", storage_options=options)
     with pytest.raises(errors.ArgumentError, match="found no file that matches 's3://data/a-"):

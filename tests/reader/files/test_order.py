@@ -1,4 +1,4 @@
-"""The order of rows depends on seed and epoch alone, positions in it are exact, and shards are a partition of it."""
+"""The order of rows: only seed and epoch change it, positions in it are exact, and shards partition it."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ shuffles = st.one_of(st.just({}), st.integers(1, 70).map(lambda n: {"shuffle": T
 
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory):
-    """A pattern of generated files for each format."""
+    """Write generated files of each format, and return their patterns."""
     return written_files.write_all(tmp_path_factory.mktemp("files"), COUNTS)
 
 
@@ -43,7 +43,7 @@ def ours():
 @pytest.mark.parametrize("format", written_files.FORMATS)
 @few
 @given(shuffle=shuffles, parallel=st.integers(1, 7))
-def test_a_pass_is_a_permutation_whatever_is_read_in_parallel(patterns, format, shuffle, parallel):
+def test_a_pass_is_a_permutation_at_any_parallelism(patterns, format, shuffle, parallel):
     first = reader.files(patterns[format], parallel=1, **shuffle)
     second = reader.files(patterns[format], parallel=parallel, **shuffle)
     passes = [ids(first()) for _ in range(2)]
@@ -55,7 +55,7 @@ def test_a_pass_is_a_permutation_whatever_is_read_in_parallel(patterns, format, 
 @pytest.mark.parametrize("format", written_files.FORMATS)
 @few
 @given(shuffle=shuffles, read=st.integers(0, TOTAL), epoch=st.integers(0, 1), parallel=st.integers(1, 3))
-def test_a_resumed_pass_goes_on_exactly(patterns, format, shuffle, read, epoch, parallel):
+def test_a_resumed_pass_continues_exactly(patterns, format, shuffle, read, epoch, parallel):
     whole = reader.files(patterns[format], **shuffle)
     passes = [ids(whole()) for _ in range(3)]
     interrupted = reader.files(patterns[format], **shuffle)
@@ -74,7 +74,7 @@ def test_a_resumed_pass_goes_on_exactly(patterns, format, shuffle, read, epoch, 
 @pytest.mark.parametrize("format", written_files.FORMATS)
 @few
 @given(shuffle=shuffles, shards=st.integers(1, 5), start=st.integers(0, 9))
-def test_shards_are_every_nth_row_of_one_order(patterns, format, shuffle, shards, start):
+def test_shards_take_every_nth_row_of_the_order(patterns, format, shuffle, shards, start):
     whole = ids(reader.files(patterns[format], **shuffle))
     parts = []
     for index in range(shards):
@@ -89,13 +89,13 @@ def test_the_order_is_keyed_by_seed_and_epoch(patterns):
     passes = [tuple(ids(first())) for _ in range(3)]
     other = tuple(ids(reader.files(patterns["parquet"], shuffle=True, buf_size=1, seed=1)))
     assert len({*passes, other}) == 4
-    # With a buffer of one row only the row groups, of four rows, change their places.
+    # With a buffer of one row, only the row groups of four rows are reordered.
     groups = [passes[0][i : i + 2] for i in range(TOTAL - 1)]
     assert sum(b == a + 1 for a, b in groups) >= TOTAL // 2
 
 
 def test_a_late_file_does_not_change_the_order(patterns, monkeypatch):
-    """Each file is opened only when the next one is being read, as far as there is one."""
+    """Delay each file until the next file is being read."""
     begun = {}
     opened = listing.File.open
     lock = threading.Lock()
@@ -120,7 +120,7 @@ def test_a_late_file_does_not_change_the_order(patterns, monkeypatch):
     assert len(begun) == len(names)
 
 
-def test_at_most_so_many_files_are_open_and_no_thread_stays(patterns, monkeypatch):
+def test_parallel_limits_open_files_and_threads_end(patterns, monkeypatch):
     opened = listing.File.open
     lock = threading.Lock()
     now = most = 0
@@ -146,7 +146,7 @@ def test_at_most_so_many_files_are_open_and_no_thread_stays(patterns, monkeypatc
     assert 1 <= most <= 3 and now == 0
 
 
-def test_what_was_given_before_a_position_is_not_read_again(patterns, monkeypatch):
+def test_a_restored_pass_skips_files_before_its_position(patterns, monkeypatch):
     opened = listing.File.open
     names = []
 
@@ -157,7 +157,7 @@ def test_what_was_given_before_a_position_is_not_read_again(patterns, monkeypatc
             yield stream
 
     rows = reader.files(patterns["npz"], parallel=1)
-    assert len(list(rows())) == TOTAL  # so that the numbers of rows are known
+    assert len(list(rows())) == TOTAL  # counts the rows of each file
     rows.restore({**rows.state(), "epoch": 0, "given": TOTAL - 3})
     monkeypatch.setattr(listing.File, "open", noted)
     assert ids(rows) == [TOTAL - 3, TOTAL - 2, TOTAL - 1]
@@ -166,7 +166,7 @@ def test_what_was_given_before_a_position_is_not_read_again(patterns, monkeypatc
 
 @few
 @given(counts=st.lists(st.integers(1, 5), max_size=6), start=st.integers(0, 30))
-def test_pieces_behind_a_position(counts, start):
+def test_pieces_after_a_position_hold_the_remaining_rows(counts, start):
     pieces = [Piece(None, i, rows=count) for i, count in enumerate(counts)]
     rows = [(p.part, i) for p in pieces for i in range(p.rows)]
     left, dropped = order.behind(order.whole(pieces), start)
@@ -175,7 +175,7 @@ def test_pieces_behind_a_position(counts, start):
 
 
 @pytest.mark.parametrize("change", ["replace", "add", "remove"])
-def test_files_that_changed_since_the_position_was_saved_are_noticed(change, tmp_path):
+def test_restoring_a_position_over_changed_files_is_refused(change, tmp_path):
     pattern = written_files.write(tmp_path, "csv", [3, 3, 3])
     make = lambda: reader.batch(reader.files(pattern, shuffle=True), 2)  # noqa: E731
     batches = make()
@@ -192,7 +192,7 @@ def test_files_that_changed_since_the_position_was_saved_are_noticed(change, tmp
         make().restore(state)
 
 
-def test_a_training_is_resumed_in_the_middle_of_a_file_but_not_with_another(tmp_path, monkeypatch):
+def test_training_resumes_within_a_file_unless_files_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for number in range(3):
@@ -224,7 +224,7 @@ def test_a_training_is_resumed_in_the_middle_of_a_file_but_not_with_another(tmp_
     assert "another checkpoint_dir" in caught.value.__notes__[0]
 
 
-def test_a_position_in_another_order_is_refused_without_naming_all_files(patterns):
+def test_a_position_of_another_seed_is_refused_briefly(patterns):
     rows = reader.files(patterns["npz"], shuffle=True, seed=1)
     with pytest.raises(
         errors.ArgumentError, match=r"taken from another reader: .*'seed': 2.*'files': '6 files'"
@@ -247,7 +247,7 @@ sys.exit(3)
 
 @pytest.mark.slow
 def test_python_ends_while_files_are_read(tmp_path):
-    """Threads that are inside of pyarrow when Python ends would take it down with another exit code."""
+    """Check the exit code: a thread inside pyarrow at the end of Python would crash the process."""
     found = []
     for format in ("parquet", "csv"):
         (tmp_path / format).mkdir()
@@ -256,7 +256,7 @@ def test_python_ends_while_files_are_read(tmp_path):
     assert (done.returncode, done.stderr) == (3, "")
 
 
-def test_files_may_be_moved_together(tmp_path):
+def test_a_position_survives_moving_all_files(tmp_path):
     (tmp_path / "here").mkdir()
     pattern = written_files.write(tmp_path / "here", "npz", [3, 3])
     rows = reader.files(pattern)
@@ -267,7 +267,7 @@ def test_files_may_be_moved_together(tmp_path):
     assert ids(moved) == [1, 2, 3, 4, 5]
 
 
-def test_the_order_depends_on_the_names_and_not_on_the_folder_listing(tmp_path):
+def test_file_order_follows_names_and_patterns(tmp_path):
     for name in ("b", "a", "c"):
         (tmp_path / f"{name}.jsonl").write_text(f'{{"id": {ord(name)}}}')
     assert ids(reader.files(tmp_path / "*.jsonl")) == [97, 98, 99]

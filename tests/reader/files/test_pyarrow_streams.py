@@ -1,4 +1,4 @@
-"""Python does not end under threads that read files, nor under those of pyarrow that still hold what they have read."""
+"""The end of Python: it waits for threads that read files, and for pyarrow threads that hold blocks of files."""
 
 import contextlib
 import io
@@ -32,7 +32,7 @@ def first_file(pattern):
     return listing.listed(pattern, None)[0]
 
 
-def test_what_pyarrow_holds_is_known_and_let_go_of(pattern):
+def test_streams_held_by_pyarrow_are_released(pattern):
     file = first_file(pattern)
     rows = FORMATS[file.extension[1:]].read(Piece(file), 0, Fields(None, None))
     next(rows)
@@ -42,7 +42,7 @@ def test_what_pyarrow_holds_is_known_and_let_go_of(pattern):
     assert not held()
 
 
-def test_an_exception_does_not_hold_the_stream(pattern):
+def test_an_exception_releases_the_stream(pattern):
     file = first_file(pattern)
     rows = FORMATS[file.extension[1:]].read(Piece(file), 0, Fields(["id", "none"], None))
     with pytest.raises(Exception, match="there is no field 'none'") as caught:
@@ -52,7 +52,7 @@ def test_an_exception_does_not_hold_the_stream(pattern):
     assert not held()
 
 
-def test_no_python_code_runs_in_the_thread_that_lets_go():
+def test_releasing_a_stream_runs_no_python_code_there():
     closed_in = []
 
     class File(io.BytesIO):
@@ -69,7 +69,7 @@ def test_no_python_code_runs_in_the_thread_that_lets_go():
     assert closed_in == [threading.current_thread()]
 
 
-def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
+def test_waiting_includes_blocks_of_a_deleted_stream(monkeypatch):
     taken, let_go = threading.Event(), threading.Event()
 
     def of_another_library():
@@ -96,7 +96,7 @@ def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
     assert not held()
 
 
-def test_the_end_of_python_does_not_wait_for_ever(monkeypatch):
+def test_the_end_of_python_waits_a_limited_time(monkeypatch):
     block = pyarrow_streams.LentStream(io.BytesIO(b"some bytes")).read()
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -106,8 +106,8 @@ def test_the_end_of_python_does_not_wait_for_ever(monkeypatch):
     assert held() == [block]
 
 
-def test_files_on_a_slow_disk_are_read_to_the_end_of_a_block(pattern, monkeypatch):
-    """Python waits without a limit for a thread that is inside of pyarrow."""
+def test_ending_python_waits_for_reads_on_slow_disks(pattern, monkeypatch):
+    """Wait without a limit for a thread inside pyarrow."""
     begun, released = threading.Event(), threading.Event()
     opened, join, first = listing.File.open, threading.Thread.join, first_file(pattern).name
 

@@ -1,4 +1,4 @@
-"""Messages of the Open Inference Protocol: there and back, and everything else is refused."""
+"""Messages of the Open Inference Protocol: valid messages survive a round trip, all other bytes are refused."""
 
 import functools
 import json
@@ -20,7 +20,7 @@ ARRAYS = DTYPES.flatmap(lambda d: some.arrays(d, some.array_shapes(min_dims=0, m
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=5), ARRAYS, min_size=1, max_size=3), st.booleans())
-def test_requests_come_back(values, binary):
+def test_requests_survive_a_round_trip(values, binary):
     found = [protocol.MessageTensor(name, array) for name, array in values.items()]
     body, length = protocol.write_request(protocol.InferRequest(found, [protocol.Wanted("y", True)], "7", binary))
     got = protocol.read_request(body, length)
@@ -32,7 +32,7 @@ def test_requests_come_back(values, binary):
 
 
 @given(ARRAYS, st.booleans())
-def test_answers_come_back(array, binary):
+def test_answers_survive_a_round_trip(array, binary):
     names = frozenset({"y"} if binary else ())
     response = protocol.InferResponse("m", "3", [protocol.MessageTensor("y", array)], None, names)
     body, length = protocol.write_response(response)
@@ -56,7 +56,7 @@ def test_half_precision_of_both_kinds():
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=4))
-def test_sequences_come_back(rows):
+def test_sequences_survive_a_round_trip(rows):
     batch = SequenceBatch.from_rows([np.array(row, "int32") for row in rows], time=16)
     parts = protocol.to_tensors({"s": batch})
     assert [t.name for t in parts] == ["s", "s.lengths"] and parts[0].data.shape[1] == max(map(len, rows))
@@ -66,7 +66,7 @@ def test_sequences_come_back(rows):
 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=3), min_size=1, max_size=3))
-def test_nested_sequences_come_back(rows):
+def test_nested_sequences_survive_a_round_trip(rows):
     batch = NestedSequenceBatch.from_rows([[np.array(s, "int32") for s in row] for row in rows])
     parts = protocol.to_tensors({"s": batch})
     assert [t.name for t in parts] == ["s", "s.lengths", "s.inner_lengths"]
@@ -95,7 +95,7 @@ GOOD = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}
         ({"parameters": {"binary_data_size": 8}}, "data or binary_data_size"), ({"shape": [3, -1]}, "2 rows"),
     ],
 )  # fmt: skip
-def test_tensors_that_make_no_sense(change, match):
+def test_inconsistent_tensors_are_refused(change, match):
     with pytest.raises(errors.ProtocolError, match=match):
         protocol.read_request(json.dumps({"inputs": [GOOD | change]}).encode())
 
@@ -132,7 +132,7 @@ def test_row_65_small_messages_take_little_memory(change, match):
         ('{"inputs": [{}], "outputs": [{}]}', "needs a name"),
     ],
 )  # fmt: skip
-def test_requests_that_make_no_sense(text, match):
+def test_inconsistent_requests_are_refused(text, match):
     with pytest.raises(errors.ProtocolError, match=match):
         protocol.read_request(text.encode())
 
@@ -161,7 +161,7 @@ def binary(size, shape, body, datatype="FP32"):
         ((b"{}", 3), "the body has 2 bytes"),
     ],
 )  # fmt: skip
-def test_bytes_that_do_not_fit(message, match):
+def test_wrong_binary_lengths_are_refused(message, match):
     with pytest.raises(errors.ProtocolError, match=match):
         protocol.read_request(*message)
 
@@ -175,12 +175,12 @@ def test_bytes_that_do_not_fit(message, match):
         ({"n": np.zeros((1, 1, 1)), "n.lengths": np.array([1])}, "as rows, or padded"),
     ],
 )  # fmt: skip
-def test_sequences_that_make_no_sense(given, match):
+def test_inconsistent_sequences_are_refused(given, match):
     with pytest.raises(errors.ProtocolError, match=match):
         protocol.from_tensors([protocol.MessageTensor(n, v) for n, v in given.items()], {"s": 1, "n": 2})
 
 
-def test_requests_with_the_same_json_have_numbers_of_their_own():
+def test_requests_with_equal_json_keep_separate_tensors():
     for number in range(3):
         body, length = protocol.write_request(
             protocol.InferRequest([protocol.MessageTensor("x", np.float32([[number]]))])
@@ -193,7 +193,7 @@ def test_requests_with_the_same_json_have_numbers_of_their_own():
         protocol.read_request(body[:-1], length)
 
 
-def test_what_clients_send_is_remembered_within_bounds():
+def test_the_cache_of_request_headers_is_bounded():
     for number in range(2 * messages._MOST_KNOWN):
         tensor = protocol.MessageTensor(f"x{number}", np.zeros(1, "float32"))
         protocol.read_request(*protocol.write_request(protocol.InferRequest([tensor])))
@@ -209,7 +209,7 @@ def test_what_clients_send_is_remembered_within_bounds():
 
 
 @given(st.lists(st.sampled_from([("FP32", (2, 3)), ("INT64", (1,)), ("BOOL", (0, 2)), ("BF16", (4,))]), max_size=3))
-def test_answers_in_binary_form_are_read_as_they_were_written(kinds):
+def test_binary_answers_survive_a_round_trip(kinds):
     outputs = [
         protocol.MessageTensor(f"y{i}", np.random.default_rng(i).normal(size=shape).astype(tensors.DTYPES[kind]))
         for i, (kind, shape) in enumerate(kinds)

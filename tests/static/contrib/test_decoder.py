@@ -1,4 +1,4 @@
-"""Decoders of Fluid's `contrib.decoder`, beside a DynamicRNN and a search by hand."""
+"""Decoders of Fluid's `contrib.decoder`: compared with a DynamicRNN and a search by hand."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def started(startup):
 
 
 def searched(net, states, likes_to_end, feed=()):
-    """Build a decoder, run it with random weights, and return sentences by source, and the weights."""
+    """Build a decoder, run it with random weights, and return the sentences by source, and the weights."""
     draw = np.random.default_rng(1)
     with fresh() as (main, startup):
         ids = pd.data("ids", shape=[1], dtype="int64", lod_level=2)
@@ -94,7 +94,7 @@ def test_all_steps_of_a_search_read_further_inputs():
         assert [words for words, _ in found[i]] == [words for words, _ in by_hand(states[i], extended, BEAM, 5)]
 
 
-def test_a_block_of_its_own_stops_early():
+def test_a_custom_decoder_block_stops_early():
     def net(context, ids, scores):
         decoder = BeamSearchDecoder(cell_of(context), ids, scores, WORDS, WIDTH, max_len=9, beam_size=1, end_id=END)
         with decoder.block():

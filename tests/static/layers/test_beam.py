@@ -1,4 +1,4 @@
-"""The decoder of chapter 8 of the book of 2018, beside a search by hand over lists."""
+"""Decoder of chapter 8 of the book of 2018: compared with a search by hand over lists."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ END = 1
 
 
 def decoder(context, beam_size, max_length, by_switch=False):
-    """Written as the book does; by a Switch, as the chapter of 2018 does."""
+    """Build the decoder as in the book, or with a Switch, as in the chapter of 2018."""
     array_len = pd.fill_constant(shape=[1], dtype="int64", value=max_length)
     counter = pd.zeros(shape=[1], dtype="int64", force_cpu=True)
 
@@ -69,7 +69,7 @@ def decoder(context, beam_size, max_length, by_switch=False):
 
 
 def by_hand(state, weights, beam_size, max_length):
-    """The sentences of one source, each `(ids, score)`, the best first."""
+    """Return the sentences of a source, each `(ids, score)`, best first."""
     rows = [([START], 0.0, state)]
     for _ in range(max_length):
         found = []
@@ -97,7 +97,7 @@ def by_hand(state, weights, beam_size, max_length):
     ("beam_size", "max_length", "likes_to_end", "by_switch"),
     [(3, 6, 0.0, False), (2, 8, 2.5, False), (4, 5, 1.5, False), (1, 4, 0.0, False), (2, 8, 2.5, True)],
 )
-def test_the_sentences_are_those_of_a_search_by_hand(beam_size, max_length, likes_to_end, by_switch):
+def test_decoded_sentences_match_a_python_search(beam_size, max_length, likes_to_end, by_switch):
     draw = np.random.default_rng(beam_size)
     sources = 5
     states = draw.normal(size=(sources, WIDTH)).astype("float32")
@@ -141,7 +141,7 @@ def test_a_search_outside_a_loop_is_refused():
 
 
 def test_variables_that_a_search_assigns():
-    """A decoder as Transformers had it: what it remembers is assigned, so rows are repeated; sources do not meet."""
+    """Assign remembered variables, as decoders of Transformers did: rows are repeated, and sources stay separate."""
     draw = np.random.default_rng(7)
     encoded = draw.normal(size=(3, 4, WIDTH)).astype("float32")
     beam_size = 3

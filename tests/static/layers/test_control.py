@@ -1,4 +1,4 @@
-"""Blocks that assign, beside the same computations in Python."""
+"""Blocks that assign: compared with equal computations in Python."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fluid.static import layers
 
 
 def run(main, startup, fetch, feed=None, turns=1):
-    """What the last of several runs gives."""
+    """Return the results of the last of several runs."""
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(startup)
     for _ in range(turns):
@@ -73,7 +73,7 @@ def test_arrays_and_loops_within_loops():
         assert run(*programs, [*reads, length]) == [[0.0], [1.0], [4.0], [9.0], [4]]
 
 
-def test_arrays_have_room_for_what_a_loop_writes_whose_condition_is_used_again():
+def test_array_capacity_ignores_reused_conditions():
     with fresh() as programs:
         i = layers.zeros([1], "int64")
         few, many = constant(3, "int64"), constant(10, "int64")
@@ -89,7 +89,7 @@ def test_arrays_have_room_for_what_a_loop_writes_whose_condition_is_used_again()
         assert run(*programs, reads) == [[k] for k in range(10)]
 
 
-def test_a_loop_whose_condition_changes_its_limit_says_nothing_of_arrays():
+def test_changing_loop_limits_require_max_length():
     with fresh() as programs:
         i = layers.zeros([1], "int64")
         numbers = layers.create_array("int64")
@@ -103,8 +103,8 @@ def test_a_loop_whose_condition_changes_its_limit_says_nothing_of_arrays():
             run(*programs, [layers.array_length(numbers)])
 
 
-def test_a_loop_within_a_loop_whose_condition_stands_before_both():
-    """Steps of two arrays, as programs for Fluid test their loops."""
+def test_a_nested_loop_with_an_outer_condition_runs():
+    """Loop over the steps of two arrays, as in the tests of programs for Fluid."""
     x = np.random.default_rng(2).normal(size=(3, 4)).astype("float32")
     with fresh() as programs:
         i, j = layers.zeros([1], "int64"), constant(1, "int64")
@@ -131,7 +131,7 @@ def test_a_loop_within_a_loop_whose_condition_stands_before_both():
 
 
 def test_gradients_through_a_loop():
-    """A recurrence with a shared weight, and its gradient by hand."""
+    """Compare a recurrence with a shared weight, and its gradient, with numbers by hand."""
     x = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
     with fresh() as (main, startup):
         i = layers.zeros(shape=[1], dtype="int64")
@@ -158,7 +158,7 @@ def test_gradients_through_a_loop():
 
 
 @pytest.mark.parametrize(("x", "wanted"), [(-0.5, 0.0), (0.5, 1.0), (1.5, 2.0), (2.5, 3.0)])
-def test_switch(x, wanted):
+def test_switch_takes_the_first_true_case(x, wanted):
     with fresh() as programs:
         value = layers.data("x", shape=[1], append_batch_size=False)
         result = layers.create_global_var(shape=[1], value=-1.0, dtype="float32", persistable=True)
@@ -173,7 +173,7 @@ def test_switch(x, wanted):
 
 
 def test_a_switch_inside_a_loop():
-    """Doubling until a limit, with the state in an array whose index only one branch changes."""
+    """Double a value up to a limit, with the state in an array whose index only a single branch changes."""
     with fresh() as programs:
         x = layers.data("x", shape=[1], append_batch_size=False)
         counter = layers.zeros([1], "int64")
@@ -227,7 +227,7 @@ def test_assignments_outside_of_blocks():
 
 
 def test_results_that_are_stored_in_given_variables():
-    """By keyword and by place, as Fluid has the arguments."""
+    """Pass the variables by keyword and by position, as in Fluid."""
     with fresh() as programs:
         x, y = constant(2.0), constant(3.0)
         cond = layers.less_than(x, y)
@@ -245,7 +245,7 @@ def test_results_that_are_stored_in_given_variables():
             layers.scale(layers.create_tensor("float32"), 2.0)
 
 
-def test_functions_of_branches_and_loops_return_values_and_cannot_assign():
+def test_branch_functions_cannot_assign_outer_variables():
     with fresh() as programs:
         i, n = layers.zeros([1], "int64"), constant(5, "int64")
         (last, _) = layers.while_loop(layers.less_than, lambda i, n: [layers.increment(i), n], [i, n])
@@ -261,7 +261,7 @@ def test_functions_of_branches_and_loops_return_values_and_cannot_assign():
                 layers.cond(i < 3, assign, lambda: n)
 
 
-def test_what_is_assigned_is_read_by_what_comes_behind():
+def test_later_layers_read_the_assigned_value():
     with fresh() as programs:
         x = constant(3.0)
         before = x * 2.0
@@ -269,7 +269,7 @@ def test_what_is_assigned_is_read_by_what_comes_behind():
         assert run(*programs, [before, x * 2.0]) == [[6.0], [8.0]]
 
 
-def test_counters_outlive_runs_and_tests_do_not_move_them():
+def test_step_counters_advance_only_in_training_runs():
     with fresh() as (main, startup):
         counter = layers.autoincreased_step_counter(begin=1)
         again = layers.autoincreased_step_counter(begin=1)
@@ -286,7 +286,7 @@ def test_counters_outlive_runs_and_tests_do_not_move_them():
 
 
 def test_a_parameter_is_assigned():
-    """The slow copy of a net that others learn from."""
+    """Assign the slow copy of a net, from which other nets learn."""
     with fresh() as (main, startup):
         x = layers.data("x", shape=[2])
         loss = layers.mean(layers.fc(x, size=1, param_attr="fast", bias_attr=False))
@@ -385,7 +385,7 @@ def test_a_block_in_a_program_function_is_refused():
 
 
 def of_trainers(library, guess):
-    """The losses of a Trainer whose function calls `guess`, and what its Inferencer answers, on fixed rows."""
+    """Return the losses of a Trainer whose function calls `guess`, and its Inferencer's predictions, on fixed rows."""
     rows = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 
     def infer_program():
@@ -435,7 +435,7 @@ def test_blocks_in_the_function_of_a_trainer(in_tmp):
     np.testing.assert_allclose(found, answered, rtol=1e-5)
 
 
-def test_a_recurrent_block_in_the_function_of_a_trainer():
+def test_a_recurrent_block_in_a_trainer_function():
     def program():
         x = layers.data("x", shape=[2], lod_level=1)
         rnn = layers.DynamicRNN()

@@ -1,4 +1,4 @@
-"""Programs that are written down need no label for what does not depend on one."""
+"""Recorded programs without labels: results that do not depend on a label need none."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import fluid.static as static
 ROWS = [[1, 2, 3], [4]]
 
 
-def test_a_tagger_is_run_and_saved_without_its_labels(tmp_path):
+def test_a_tagger_runs_and_saves_without_labels(tmp_path):
     layers = static.layers
     main, startup = static.Program(), static.Program()
     with static.scope_guard(static.Scope()), static.program_guard(main, startup):

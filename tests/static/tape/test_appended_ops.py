@@ -1,4 +1,4 @@
-"""Layers that a user writes with `LayerHelper` and `block.append_op`, against NumPy."""
+"""User layers of `LayerHelper` and `block.append_op`: compared with NumPy."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def test_a_layer_of_the_user_trains_like_fc():
         np.testing.assert_allclose(ours, wanted, rtol=1e-6)
 
 
-def test_an_op_looks_up_a_parameter_and_assigns_another():
+def test_appended_ops_look_up_and_assign_parameters():
     with fresh() as (main, startup):
         helper = LayerHelper("table", name="net")
         tables = [helper.create_parameter(None, [5, 2]) for _ in range(2)]
@@ -142,7 +142,7 @@ def test_an_op_looks_up_a_parameter_and_assigns_another():
         ("cast", {"out_dtype": "complex64"}, "is no data type of Fluid"),
     ],
 )
-def test_an_op_without_layer_names_what_to_write(type, attrs, message):
+def test_ops_without_layer_name_the_correction(type, attrs, message):
     with fresh() as (main, _), pytest.raises(errors.FluidError, match=message):
         out = main.global_block().create_var()
         main.global_block().append_op(type, {"X": layers.assign(X)}, {"Out": out}, attrs)

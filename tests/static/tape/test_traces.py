@@ -1,4 +1,4 @@
-"""How often a layer is traced until the first step of a program that is written down."""
+"""Number of layer traces until the first step of a recorded program."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ X = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
 
 @pytest.fixture
 def traced():
-    """A layer of the user's, `traced.layer`, and how often it ran, `traced.count`."""
+    """Provide a user layer, `traced.layer`, and its number of calls, `traced.count`."""
 
     class Traced:
         count = 0
@@ -57,4 +57,4 @@ def test_grouped_convolutions_are_tried_in_their_plain_form(monkeypatch):
     monkeypatch.setattr(jax.lax, "conv_general_dilated", lambda *a, **k: made.append(1) or convolve(*a, **k))
     with fresh():
         y = layers.conv2d(layers.data("x", shape=[64, 6, 6]), num_filters=64, filter_size=3, padding=1, groups=16)
-    assert (y.shape, len(made)) == ((-1, 64, 6, 6), 2)  # a training on a CPU has one for each block of channels
+    assert (y.shape, len(made)) == ((-1, 64, 6, 6), 2)  # training on a CPU has a value for each block of channels

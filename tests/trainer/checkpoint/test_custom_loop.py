@@ -1,4 +1,4 @@
-"""Checkpoints of a loop of one's own: it is interrupted, killed and continued, and ends with the same bits."""
+"""Checkpoints of a custom loop: an interrupted or killed loop continues and ends with the same bits."""
 
 import logging
 import pathlib
@@ -29,7 +29,7 @@ def held(session):
 
 
 class Count:
-    """Something of the user's with a state."""
+    """A user object with a state."""
 
     def __init__(self):
         self.number = 0
@@ -42,7 +42,7 @@ class Count:
 
 
 def loop(folder, num_epochs=3, after=lambda done: None, parts=(), **options):
-    """A loop that calls a function after each step; returns its Session and its Checkpoint."""
+    """Run a loop that calls `after` after each step; return its Session and its Checkpoint."""
     session = fluid.Session(minimised, seed=3)
     shuffled = fluid.reader.arrays((X, Y), batch_size=8, shuffle=True)
     feeds = fluid.reader.prefetch(shuffled, session)
@@ -61,7 +61,7 @@ def steps(folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The arrays of a loop that nothing interrupts."""
+    """Return the arrays after an uninterrupted loop."""
     return held(loop(tmp_path_factory.mktemp("whole"))[0])
 
 
@@ -74,7 +74,7 @@ def die_at(step, error):
 
 
 @pytest.mark.parametrize("step", [1, 4, PER_EPOCH + 1])
-def test_after_an_error_it_continues_from_the_newest_checkpoint(step, whole, tmp_path):
+def test_loop_continues_from_newest_checkpoint_after_an_error(step, whole, tmp_path):
     with pytest.raises(ZeroDivisionError):
         loop(tmp_path, after=die_at(step, ZeroDivisionError()), step_interval=2)
     saved = steps(tmp_path)
@@ -85,7 +85,7 @@ def test_after_an_error_it_continues_from_the_newest_checkpoint(step, whole, tmp
 
 
 @pytest.mark.parametrize("number, error", [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_a_signal_waits_for_the_end_of_the_step_and_saves(number, error, whole, tmp_path, caplog):
+def test_signal_saves_at_the_end_of_the_step(number, error, whole, tmp_path, caplog):
     done = []
 
     def after(step):
@@ -102,13 +102,13 @@ def test_a_signal_waits_for_the_end_of_the_step_and_saves(number, error, whole, 
     assert_equal(held(session), whole)
 
 
-def test_an_interrupt_in_the_middle_of_a_minibatch_saves_nothing(tmp_path):
+def test_interrupt_within_a_minibatch_saves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         loop(tmp_path, after=die_at(3, KeyboardInterrupt()), step_interval=None)
     assert steps(tmp_path) == []
 
 
-def test_what_has_ended_goes_on_when_more_is_asked_for(whole, tmp_path):
+def test_finished_loop_continues_with_more_epochs(whole, tmp_path):
     loop(tmp_path, num_epochs=1)
     session, _ = loop(tmp_path, num_epochs=3)
     assert_equal(held(session), whole)
@@ -117,7 +117,7 @@ def test_what_has_ended_goes_on_when_more_is_asked_for(whole, tmp_path):
     assert_equal(held(again), whole)
 
 
-def test_objects_of_the_users_go_on_as_well_and_older_steps_can_be_gone_back_to(tmp_path):
+def test_user_state_is_restored_at_any_kept_step(tmp_path):
     counting = Count()
 
     def count(done):
@@ -134,7 +134,7 @@ def test_objects_of_the_users_go_on_as_well_and_older_steps_can_be_gone_back_to(
         checkpoint.restore(6)
 
 
-def test_a_folder_is_that_of_one_kind_of_loop(tmp_path):
+def test_folder_of_the_other_loop_kind_raises(tmp_path):
     loop(tmp_path / "mine", num_epochs=1)
     with pytest.raises(errors.CheckpointError, match=r"written by fluid.Checkpoint.*read by a Trainer"):
         trainer(tmp_path / "mine", function=small)
@@ -148,7 +148,7 @@ def test_a_folder_is_that_of_one_kind_of_loop(tmp_path):
     assert loaded.session.scope["fc_0.w_0"].shape == (4, 1)
 
 
-def test_mistakes(tmp_path):
+def test_wrong_arguments_raise_named_errors(tmp_path):
     session = fluid.Session(minimised)
     with pytest.raises(errors.ArgumentTypeError, match=r"expected a fluid.Session, found Trainer.*CheckpointConfig"):
         fluid.Checkpoint(trainer(), tmp_path)
@@ -172,12 +172,12 @@ def test_mistakes(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
+def test_killed_loop_resumes_to_the_same_bits(tmp_path):
     said = []
     ended = trainer_to_kill.digest(custom_loop_to_kill.train(tmp_path / "whole", said.append))
     command = [sys.executable, str(pathlib.Path(custom_loop_to_kill.__file__)), str(tmp_path / "killed")]
     heard = {}
-    for after in (11, None):  # how many lines the process may say before it is killed
+    for after in (11, None):  # the process is killed after this number of lines
         lines = []
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as mine:
             for line in mine.stdout:
@@ -192,7 +192,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
     assert lines[-1] == f"ended {ended}"
 
 
-def test_steps_that_the_checkpoint_is_not_told_of_are_warned_of(tmp_path):
+def test_steps_without_after_step_are_warned_of(tmp_path):
     session = fluid.Session(minimised)
     checkpoint = fluid.Checkpoint(session, tmp_path)
     with pytest.warns(errors.FluidWarning, match=r"2 steps were trained.*checkpoint\.after_step\(\).*each step"):  # noqa: SIM117

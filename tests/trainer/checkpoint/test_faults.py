@@ -1,4 +1,4 @@
-"""The matrix of faults, row by row: what must give a clear error, and what training survives. See tests/FAULTS.md."""
+"""The rows of tests/FAULTS.md: each fault raises a clear error, or training survives the fault."""
 
 import inspect
 import itertools
@@ -25,7 +25,7 @@ from fluid.checkpoint.folder import Folder
 from fluid.serving import Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# `make soak` flips every byte; the ordinary suite one of so many.
+# `make soak` flips every byte; the ordinary suite flips every 61st byte.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "61"))
 NAMES = {"fc_0.b_0", "fc_0.w_0", "@step", "@root"}
 
@@ -47,7 +47,7 @@ def names_in(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with the whole checkpoints 2, 4 and 6, and the state of each of them."""
+    """Return a folder with the undamaged checkpoints 2, 4 and 6, and the state at each step."""
     folder, states = tmp_path_factory.mktemp("trained"), {}
     mine = trainer(folder, config={"step_interval": 2})
 
@@ -61,11 +61,11 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def copied(trained, tmp_path):
-    """A copy of that folder to damage, and the states."""
+    """Return a copy of the folder of `trained`, which a test may damage, and the states."""
     return pathlib.Path(shutil.copytree(trained[0], tmp_path / "copied")), trained[1]
 
 
-def test_row_03_an_exception_passes_unchanged_and_what_was_saved_is_whole(tmp_path):
+def test_row_03_exception_passes_unchanged_and_checkpoints_stay_whole(tmp_path):
     error = ZeroDivisionError("mine")
 
     def failing_reader():
@@ -77,14 +77,14 @@ def test_row_03_an_exception_passes_unchanged_and_what_was_saved_is_whole(tmp_pa
         folder = tmp_path / str(number)
         with pytest.raises(ZeroDivisionError) as caught:
             trainer(folder, config={"step_interval": 2}).train(reader, event_handler=handler)
-        assert caught.value is error and len(error.__notes__) == 1  # of the reader: which minibatch it was to give
+        assert caught.value is error and len(error.__notes__) == 1  # of the reader: the failed minibatch
         assert names_in(folder) == ["2", "4"] and Folder(folder).flaw(4) is None
         with Folder(folder).locked():
             pass
     assert threading.active_count() == before
 
 
-def test_row_04_what_is_not_finite_is_never_saved(tmp_path, caplog):
+def test_row_04_nonfinite_parameters_are_never_saved(tmp_path, caplog):
     def poisoned():
         for i, (x, y) in enumerate(arrays()):
             yield (x * np.nan if i == 3 else x), y
@@ -99,7 +99,7 @@ def test_row_04_what_is_not_finite_is_never_saved(tmp_path, caplog):
     assert np.isfinite(np.asarray(trainer(tmp_path).params["fc_0.w_0"])).all()
 
 
-def test_row_04_what_the_program_made_infinite_is_no_sickness(tmp_path):
+def test_row_04_infinite_initial_values_are_saved(tmp_path):
     def masked():
         mask = fluid.layers.create_parameter([2], "float32", "mask", default_initializer=infinite())
         return fluid.layers.mean(small()["loss"] + 0 * jnp.sum(jnp.where(jnp.isinf(mask), 0.0, mask)))
@@ -111,7 +111,7 @@ def test_row_04_what_the_program_made_infinite_is_no_sickness(tmp_path):
     assert names_in(tmp_path) == ["6"]
 
 
-def test_row_05_stop_and_the_normal_end_save_and_delete_nothing(tmp_path):
+def test_row_05_stop_and_normal_end_save_without_deletion(tmp_path):
     mine = trainer(tmp_path, config={"step_interval": None})
     mine.train(arrays(), num_epochs=2, event_handler=at_step(8, mine.stop))
     assert names_in(tmp_path) == ["6", "8"]
@@ -131,7 +131,7 @@ def test_row_05_stop_and_the_normal_end_save_and_delete_nothing(tmp_path):
         {"keep_best": ("loss", "less")},
     ],
 )
-def test_row_07_intervals_that_make_no_sense(config):
+def test_row_07_wrong_intervals_raise_argument_error(config):
     with pytest.raises(errors.ArgumentError, match=next(iter(config))):
         fluid.CheckpointConfig("here", **config)
 
@@ -144,20 +144,20 @@ def test_row_07_intervals_that_make_no_sense(config):
         (small, "sgd"),
     ],
 )
-def test_row_08_what_cannot_train_fails_before_the_first_step(function, optimizer, tmp_path):
+def test_row_08_untrainable_program_fails_before_the_first_step(function, optimizer, tmp_path):
     with pytest.raises(errors.FluidError):
         trainer(tmp_path / "never", function, optimizer)
     assert not (tmp_path / "never").exists()
 
 
-def test_row_09_without_memory_the_error_says_what_to_do(tmp_path):
+def test_row_09_out_of_memory_error_names_the_remedy(tmp_path):
     def pairs():
         x = fluid.layers.data("x", shape=[1])
         return fluid.layers.mean(fluid.layers.matmul(fluid.layers.fc(x, size=1), x, transpose_y=True))
 
     def reader():
         yield (np.ones((8, 1), "float32"),)
-        yield (np.ones((3_000_000, 1), "float32"),)  # 36 terabytes of pairs
+        yield (np.ones((3_000_000, 1), "float32"),)  # 36 TB of pairs
 
     mine = trainer(tmp_path, pairs, config={"step_interval": 1})
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED|[Oo]ut of memory") as caught:
@@ -166,7 +166,7 @@ def test_row_09_without_memory_the_error_says_what_to_do(tmp_path):
     assert names_in(tmp_path) == ["1"]
 
 
-def test_row_10_handlers_may_change_parameters_and_stop_iteration_is_an_error(tmp_path):
+def test_row_10_handlers_change_parameters_and_stop_iteration_propagates(tmp_path):
     mine = trainer(tmp_path, config={"step_interval": 2})
 
     def change():
@@ -178,7 +178,7 @@ def test_row_10_handlers_may_change_parameters_and_stop_iteration_is_an_error(tm
         mine.train(arrays(), event_handler=at_step(2, failing(StopIteration())))
 
 
-def test_row_11_two_trainers_in_one_folder(tmp_path):
+def test_row_11_second_trainer_in_a_folder_raises(tmp_path):
     first, second = trainer(tmp_path), trainer(tmp_path)
 
     def train_too():
@@ -194,7 +194,7 @@ def test_row_11_two_trainers_in_one_folder(tmp_path):
     assert_equal(state(third), state(first))
 
 
-def test_row_12_an_exception_in_a_reading_thread(tmp_path):
+def test_row_12_reading_thread_exception_reaches_the_caller(tmp_path):
     def breaking():
         yield from itertools.islice(arrays(), 2)
         raise LookupError("no more disks")
@@ -204,11 +204,11 @@ def test_row_12_an_exception_in_a_reading_thread(tmp_path):
         mine.train(fluid.reader.buffered(breaking, 4))
     assert "breaking" in [f.name for f in traceback.extract_tb(caught.tb)]
     assert threading.active_count() == before
-    mine.train(fluid.reader.buffered(lambda: iter(arrays()), 4))  # goes on behind the two
+    mine.train(fluid.reader.buffered(lambda: iter(arrays()), 4))  # continues after the two minibatches
     assert int(mine.session.scope.step) == 6
 
 
-def test_row_13_nothing_to_read_and_no_end(tmp_path):
+def test_row_13_empty_reader_raises_and_endless_reader_stops(tmp_path):
     mine = trainer(tmp_path)
     with pytest.raises(errors.ReaderError, match="nothing"):
         mine.train(lambda: iter([]))
@@ -216,7 +216,7 @@ def test_row_13_nothing_to_read_and_no_end(tmp_path):
     assert int(mine.session.scope.step) == 5
 
 
-def test_row_14_the_short_last_batch_is_kept_and_weighted():
+def test_row_14_short_last_batch_is_kept_and_weighted():
     mine = trainer()
     mine.train(arrays(), num_epochs=3)
     assert len([c for c in mine.session.compilations if c.mode == "train"]) == 2
@@ -240,7 +240,7 @@ def test_row_15_bad_rows_are_named(row, found, tmp_path):
     assert names_in(tmp_path) == []
 
 
-def test_row_18_a_pass_that_is_given_up_leaves_no_thread(tmp_path):
+def test_row_18_abandoned_pass_leaves_no_thread(tmp_path):
     def endless():
         while True:
             yield X[:8], Y[:8]
@@ -250,7 +250,7 @@ def test_row_18_a_pass_that_is_given_up_leaves_no_thread(tmp_path):
     assert threading.active_count() == before
 
 
-def test_row_20_what_a_killed_save_left_is_swept_away(copied):
+def test_row_20_remains_of_a_killed_save_are_removed(copied):
     folder, states = copied
     shutil.copytree(folder / "6", folder / "8.writing")
     os.rename(folder / "2", folder / "2.deleting")
@@ -264,7 +264,7 @@ def files_of(folder):
 
 
 def damages(path):
-    """Each way to damage one file."""
+    """Yield a function for each way to damage a file."""
     whole = path.read_bytes()
     yield lambda: path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     yield lambda: path.write_bytes(whole[: len(whole) // 2])
@@ -275,7 +275,7 @@ def damages(path):
     yield lambda: (path.unlink(), path.symlink_to(path.parent.parent))
 
 
-def test_row_21_whatever_happens_to_a_file_the_step_before_is_taken(copied, tmp_path, caplog):
+def test_row_21_any_damaged_file_restores_the_step_before(copied, tmp_path, caplog):
     folder, states = copied
     mine = trainer(folder)
     count = 0
@@ -292,7 +292,7 @@ def test_row_21_whatever_happens_to_a_file_the_step_before_is_taken(copied, tmp_
     assert count > 70 and "checkpoint 6 is damaged" in caplog.text
 
 
-def test_row_21_a_file_that_does_not_belong_there(copied):
+def test_row_21_foreign_file_sets_the_checkpoint_aside(copied):
     folder, states = copied
     (folder / "6" / "arrays" / "notes.txt").write_text("mine")
     assert_equal(state(trainer(folder)), states[4])
@@ -312,7 +312,7 @@ def test_row_21_every_flipped_byte_is_noticed(copied):
     assert integrity.flaw(step) is None and flips > 50
 
 
-def test_row_22_what_is_not_ours_is_left_alone(copied):
+def test_row_22_foreign_entries_are_kept(copied):
     folder, states = copied
     (folder / "7").mkdir()
     (folder / "8.bak").mkdir()
@@ -330,11 +330,11 @@ def test_row_22_what_is_not_ours_is_left_alone(copied):
     assert set(before) - {"2"} <= set(names_in(folder)) | {"4"} and (folder / "10" / "model.npz").exists()
 
 
-def test_row_23_when_all_are_damaged_nothing_starts_by_itself(copied):
+def test_row_23_all_damaged_checkpoints_raise_at_construction(copied):
     folder, _ = copied
     for step in ("2", "4", "6"):
         (folder / step / "meta.json").write_text("{}")
-    for _ in range(2):  # and the second start is no other
+    for _ in range(2):  # a second start behaves like the first
         with pytest.raises(errors.CheckpointError, match="no checkpoint .* is whole") as caught:
             trainer(folder)
         for step in (2, 4, 6):
@@ -362,7 +362,7 @@ wider.__name__ = "small"
         (small, fluid.optimizer.Momentum(0.1, 0.9), "missing: @slots/small/0"),
     ],
 )
-def test_row_24_another_program_or_optimizer(function, optimizer, listed, copied):
+def test_row_24_another_program_or_optimizer_raises(function, optimizer, listed, copied):
     folder, _ = copied
     (folder / "6" / "extra").write_text("damage, to be set aside by a program that fits")
     with pytest.raises(errors.ParameterError, match=listed) as caught:
@@ -371,7 +371,7 @@ def test_row_24_another_program_or_optimizer(function, optimizer, listed, copied
     assert names_in(folder) == ["2", "4", "6"]
 
 
-def test_row_25_a_save_that_fails_is_reported_and_the_next_one_is_made(tmp_path, caplog, monkeypatch):
+def test_row_25_failed_save_is_reported_and_next_save_works(tmp_path, caplog, monkeypatch):
     write, broken = Folder.write, [4, 6]
 
     def writing(self, step, arrays, meta):
@@ -384,13 +384,13 @@ def test_row_25_a_save_that_fails_is_reported_and_the_next_one_is_made(tmp_path,
     mine = trainer(tmp_path, config={"step_interval": 2, "max_num_checkpoints": 1})
     mine.train(arrays(), num_epochs=2)
     assert re.findall("checkpoint (.) failed: OSError: .*Input/output", caplog.text) == ["4", "6"]
-    assert caplog.text.count("in writing") == 2  # where it failed
+    assert caplog.text.count("in writing") == 2  # the message says in which part the save failed
     assert names_in(tmp_path) == ["12", "4.writing", "6.writing"]
     trainer(tmp_path)
     assert names_in(tmp_path) == ["12"]
 
 
-def test_row_25_what_threads_still_write_of_a_save_that_failed_is_removed_too(tmp_path, monkeypatch):
+def test_row_25_late_writes_of_a_failed_save_are_removed(tmp_path, monkeypatch):
     folder, begun = Folder(tmp_path), []
 
     def fail(self, path, **options):
@@ -398,7 +398,7 @@ def test_row_25_what_threads_still_write_of_a_save_that_failed_is_removed_too(tm
         path.mkdir()
         raise OSError(28, "No space left on device")
 
-    def still_writing(path, **options):  # as TensorStore, which also makes the folder again where it is gone
+    def still_writing(path, **options):  # as TensorStore does, which also recreates a removed folder
         (begun[-1] / "late").touch()
         rmdir(path, **options)
 
@@ -410,7 +410,7 @@ def test_row_25_what_threads_still_write_of_a_save_that_failed_is_removed_too(tm
             for _ in range(2):
                 with pytest.raises(OSError, match="No space left"):
                     folder.write(4, {"w": np.ones(3)}, {})
-        assert len(set(begun)) == 2  # what is late reaches no later save
+        assert len(set(begun)) == 2  # late writes reach no later save
         assert [path.name for path in begun if path.exists()] == names_in(tmp_path) == [begun[1].name]
         folder.write(6, {"w": np.ones(3)}, {})
         assert names_in(tmp_path) == ["6"]
@@ -419,11 +419,11 @@ def test_row_25_what_threads_still_write_of_a_save_that_failed_is_removed_too(tm
 
 
 @pytest.mark.parametrize("kind", ["a file", "read-only", "below a file"])
-def test_row_26_a_folder_that_cannot_be_used(kind, tmp_path, monkeypatch):
+def test_row_26_unusable_folder_raises_checkpoint_error(kind, tmp_path, monkeypatch):
     place = tmp_path / "place"
     if kind != "read-only":
         place.write_text("no folder")
-    else:  # the superuser writes everywhere, so permissions would show nothing
+    else:  # the superuser can write everywhere, so file permissions would test nothing
 
         def refuse(*_, **__):
             raise PermissionError(13, "Permission denied")
@@ -433,7 +433,7 @@ def test_row_26_a_folder_that_cannot_be_used(kind, tmp_path, monkeypatch):
         trainer(place / "deeper" if kind == "below a file" else place)
 
 
-def test_row_26_a_folder_that_goes_away_ends_training_at_the_next_save(tmp_path):
+def test_row_26_vanished_folder_ends_training_at_next_save(tmp_path):
     mine, seen = trainer(tmp_path / "here", config={"step_interval": 2}), []
 
     def vanish():
@@ -446,7 +446,7 @@ def test_row_26_a_folder_that_goes_away_ends_training_at_the_next_save(tmp_path)
     assert names_in(tmp_path / "there") == ["2"]
 
 
-def test_row_27_a_failed_save_is_not_the_latest(tmp_path, monkeypatch):
+def test_row_27_failed_save_is_not_the_latest(tmp_path, monkeypatch):
     mine = trainer(tmp_path, config={"step_interval": 2})
     mine.train(arrays())
     good = state(mine)
@@ -457,9 +457,7 @@ def test_row_27_a_failed_save_is_not_the_latest(tmp_path, monkeypatch):
     assert_equal(state(trainer(tmp_path)), good)
 
 
-def test_row_25_the_end_of_a_training_that_cannot_be_saved_is_an_error_and_the_same_call_saves_it(
-    tmp_path, monkeypatch
-):
+def test_row_25_failed_final_save_raises_and_can_be_repeated(tmp_path, monkeypatch):
     mine = trainer(tmp_path, config={"step_interval": 2})
     monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
     with pytest.raises(errors.CheckpointError, match="checkpoint 6 in .* failed: OSError: .*No space left") as caught:
@@ -475,7 +473,7 @@ def test_row_25_the_end_of_a_training_that_cannot_be_saved_is_an_error_and_the_s
     assert names_in(tmp_path) == ["10", "12", "8"]
 
 
-def test_row_25_a_loop_of_ones_own_whose_end_cannot_be_saved_ends_with_an_error(tmp_path, monkeypatch):
+def test_row_25_failed_final_save_of_custom_loop_raises(tmp_path, monkeypatch):
     session = trainer().session
     monkeypatch.setattr(Folder, "write", failing(OSError(28, "No space left on device")))
     with pytest.raises(errors.CheckpointError, match="failed: OSError: .*No space left"):
@@ -485,7 +483,7 @@ def test_row_25_a_loop_of_ones_own_whose_end_cannot_be_saved_ends_with_an_error(
     assert int(session.scope.step) == 1
 
 
-def test_row_28_saves_never_overlap_and_none_is_left_out(tmp_path, monkeypatch):
+def test_row_28_saves_never_overlap_and_all_are_made(tmp_path, monkeypatch):
     write, running, most = Folder.write, [], []
 
     def writing(self, step, arrays, meta):
@@ -500,10 +498,10 @@ def test_row_28_saves_never_overlap_and_none_is_left_out(tmp_path, monkeypatch):
     assert names_in(tmp_path) == ["1", "2", "3", "4", "5", "6"]
 
 
-def test_row_29_the_best_and_the_newest_are_both_kept(tmp_path):
+def test_row_29_best_and_newest_checkpoints_are_kept(tmp_path):
     def batches():
         for i, (x, y) in enumerate(arrays()):
-            yield x, y + (0 if i == 2 else 50)  # the third loss is the smallest by far
+            yield x, y + (0 if i == 2 else 50)  # the third loss is by far the smallest
 
     config = {"step_interval": 1, "max_num_checkpoints": 1, "keep_best": ("loss", "min")}
     mine = trainer(tmp_path, config=config)
@@ -534,7 +532,7 @@ def test_row_29_keep_best_names_a_scalar_output(best, error, match, tmp_path):
         trainer(tmp_path, outputs, config={"keep_best": best})
 
 
-def test_row_29_the_mean_since_the_last_checkpoint_counts(tmp_path):
+def test_row_29_score_is_mean_since_last_checkpoint(tmp_path):
     losses = []
     mine = trainer(tmp_path, config={"step_interval": 3, "keep_best": (0, "max"), "max_num_checkpoints": None})
     on_end = lambda e: losses.append(float(e.metrics[0])) if isinstance(e, fluid.EndStepEvent) else None  # noqa: E731
@@ -549,7 +547,7 @@ def test_row_30_going_back_sets_newer_steps_aside(copied, caplog):
     mine = trainer(folder, config={"step_interval": 2})
     mine.restore(2)
     assert_equal(state(mine), states[2])
-    assert names_in(folder) == ["2", "4", "6"]  # looking back changes nothing yet
+    assert names_in(folder) == ["2", "4", "6"]  # restoring changes no file before training
     mine.train(arrays())
     assert names_in(folder) == ["2", "4", "4.undone", "6", "6.undone"]
     assert_equal(state(trainer(folder)), states[6])
@@ -563,8 +561,8 @@ def test_row_30_going_back_sets_newer_steps_aside(copied, caplog):
         trainer().restore()
 
 
-def test_row_32_a_checkpoint_of_an_older_version_is_restored(tmp_path):
-    """`tests/data/checkpoint` was written by version 0.1 (see its README) and is never written again."""
+def test_row_32_checkpoint_of_older_version_is_restored(tmp_path):
+    """Restore `tests/data/checkpoint`, which version 0.1 wrote (see its README) and which never changes."""
     folder = shutil.copytree(ROOT / "data" / "checkpoint", tmp_path / "checkpoint")
     expected = np.load(ROOT / "data" / "checkpoint.npz")
     resumed = trainer(folder, program)
@@ -573,7 +571,7 @@ def test_row_32_a_checkpoint_of_an_older_version_is_restored(tmp_path):
     assert int(resumed.session.scope.step) == 12
 
 
-def test_row_32_a_newer_format_is_an_error_and_no_damage(copied):
+def test_row_32_newer_format_raises_without_marking_damage(copied):
     folder, _ = copied
     text = (folder / "6" / integrity.NAME).read_text().replace("checkpoint 1", "checkpoint 2").rsplit("#", 1)[0]
     (folder / "6" / integrity.NAME).write_text(f"{text}# {integrity._digest_of(text)}\n")
@@ -605,7 +603,7 @@ def test_row_33_odd_arrays_round_trip(tmp_path):
     assert_equal(folder.arrays(0), {n: np.asarray(a) for n, a in odd.items()})
 
 
-def test_row_33_an_optimizer_without_slots(tmp_path):
+def test_row_33_stateless_optimizer_round_trips(tmp_path):
     mine = trainer(tmp_path, small, fluid.optimizer.SGD(0.1))
     mine.train(arrays())
     resumed = trainer(tmp_path, small, fluid.optimizer.SGD(0.1))
@@ -613,7 +611,7 @@ def test_row_33_an_optimizer_without_slots(tmp_path):
     assert_equal(state(resumed), state(mine))
 
 
-def test_the_table_of_faults_names_tests_that_are_there():
+def test_fault_table_names_existing_tests():
     table = (ROOT / "FAULTS.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([0-9]+) \|.*\| (.*) \|$", table, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 68))
@@ -625,7 +623,7 @@ def test_the_table_of_faults_names_tests_that_are_there():
             assert re.search(rf"row_(\d\d_and_)*{int(number):02d}_|_and_{int(number):02d}_", name), name
 
 
-def test_the_table_of_security_names_settings_and_tests_that_are_there():
+def test_security_table_names_existing_settings_and_tests():
     page = (ROOT.parent / "SECURITY.md").read_text(encoding="utf-8")
     known = {
         name: parameter.default

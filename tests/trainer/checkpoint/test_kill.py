@@ -1,4 +1,4 @@
-"""Processes that really die: killed, told to end, out of disk. What they saved is continued, bit for bit."""
+"""Real processes that end by a kill, a signal or a full disk: their checkpoints resume to the same bits."""
 
 import os
 import pathlib
@@ -19,9 +19,9 @@ STEPS = trainer_to_kill.EPOCHS * -(-trainer_to_kill.ROWS // trainer_to_kill.BATC
 
 
 class Process(subprocess.Popen):
-    """A training process: what it says comes from `stdout`, what it logs gathers in `log`.
+    """A training process: `stdout` has its printed lines, and `log` collects its log lines.
 
-    Two pipes, since in a common one long messages of its threads would tear the lines apart.
+    Two separate pipes, because in a common pipe long messages of threads would split the printed lines.
     """
 
     def __init__(self, folder, mode, script=SCRIPT):
@@ -32,22 +32,22 @@ class Process(subprocess.Popen):
         self.listening.start()
 
     def logged(self, text):
-        """Wait until something is logged."""
+        """Wait until a log line contains `text`."""
         while not any(text in line for line in list(self.log)):
             assert self.listening.is_alive(), "".join(self.log)
 
 
 @pytest.fixture
 def start():
-    """Start a training process: `start(folder, mode="plain")`."""
+    """Return a function that starts a training process: `start(folder, mode="plain")`."""
     return lambda folder, mode="plain", script=SCRIPT: Process(folder, mode, script)
 
 
 def run(process, lines=None, then=None):
-    """Read what a process says; after some lines, do something to it.
+    """Read the lines of a process; call `then(process)` after the given number of lines.
 
     Returns:
-      The lines of the training, what was logged, the exit status.
+      The lines of the training, the log and the exit status.
     """
     said = []
     with process:
@@ -60,7 +60,7 @@ def run(process, lines=None, then=None):
 
 
 def kill_after(delay):
-    """Kill, after a moment."""
+    """Return a function that kills a process after `delay` seconds."""
 
     def kill(process):
         try:
@@ -76,13 +76,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def whole():
-    """What a process says that nobody kills: its lines, and the checksum it ends with."""
+    """Return the lines and the final checksum of an uninterrupted process."""
     said = []
     ended = trainer_to_kill.train(say=said.append)
     return said, trainer_to_kill.digest(ended.session)
 
 
-def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, whole, tmp_path):
+def test_row_01_and_20_killed_training_resumes_to_the_same_bits(start, whole, tmp_path):
     rng, lines, kills = np.random.default_rng(trainer_to_kill.KILLS), {}, 0
     for _ in range(trainer_to_kill.KILLS):
         after, moment = int(rng.integers(1, 8)), kill_after(float(rng.uniform(0, 0.2)))
@@ -99,7 +99,7 @@ def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, wh
     assert not [p.name for p in tmp_path.iterdir() if re.search("writing|deleting|damaged", p.name)]
 
 
-def test_row_01_several_programs_are_killed_and_end_with_the_same_bits(start, tmp_path):
+def test_row_01_killed_programs_resume_to_the_same_bits(start, tmp_path):
     script = pathlib.Path(gan_trainings.__file__)
     said, log, code = run(start(tmp_path, script=script), 12, kill_after(0))
     assert code == -signal.SIGKILL, log
@@ -113,7 +113,7 @@ def test_row_01_several_programs_are_killed_and_end_with_the_same_bits(start, tm
     assert 0 < done <= len(said) and said[:done] + again[:-1] == turns and said == turns[: len(said)]
 
 
-def test_row_01_killed_with_several_steps_in_one_call_it_ends_with_the_same_bits(start, whole, tmp_path):
+def test_row_01_kill_within_batched_steps_resumes_same_bits(start, whole, tmp_path):
     said, log, code = run(start(tmp_path, "together"), 15, kill_after(0))
     assert code == -signal.SIGKILL, log
     again, log, code = run(start(tmp_path, "together"))
@@ -127,7 +127,7 @@ def test_row_01_killed_with_several_steps_in_one_call_it_ends_with_the_same_bits
 
 
 def note(lines, said):
-    """Add what was said to the lines by step; a step that is done again has the same rows, and none is left out."""
+    """Add the printed lines by step; check that repeated steps have the same rows and that no step is missing."""
     said = [line for line in said if not line.startswith("ended")]
     steps = [int(line.split()[0]) for line in said]
     if steps:
@@ -137,12 +137,12 @@ def note(lines, said):
 
 
 @pytest.mark.parametrize("number, codes", [(signal.SIGTERM, [143]), (signal.SIGINT, [130, -signal.SIGINT])])
-def test_row_02_a_signal_ends_the_step_and_saves(number, codes, start, whole, tmp_path):
+def test_row_02_signal_ends_the_step_and_saves(number, codes, start, whole, tmp_path):
     said, log, code = run(start(tmp_path), 5, lambda process: process.send_signal(number))
-    assert code in codes, log  # a shell calls both 130
+    assert code in codes, log  # a shell reports both as 130
     assert "training ends after this step" in log
     done = len(said)
-    assert (tmp_path / str(done)).is_dir()  # saved, although no interval says so
+    assert (tmp_path / str(done)).is_dir()  # saved without an interval
     said, log, code = run(start(tmp_path))
     assert code == 0 and int(said[0].split()[0]) == done, log
     assert said[-1] == f"ended {whole[1]}"
@@ -160,23 +160,23 @@ def test_row_02_the_second_signal_does_not_wait(start, tmp_path):
     assert said[-1] == "stuck" and code == -signal.SIGTERM, log
 
 
-def test_row_25_a_full_disk_is_reported_and_training_goes_on(start, whole, tmp_path):
+def test_row_25_full_disk_is_reported_and_training_continues(start, whole, tmp_path):
     said, log, code = run(start(tmp_path, "full"))
     assert code == 0 and said == [*whole[0], f"ended {whole[1]}"], log
     failed = [int(n) for n in re.findall(r"checkpoint ([0-9]+) failed", log)]
-    assert failed and all(6 <= step <= 21 for step in failed), log  # that of step 6 may be under way
+    assert failed and all(6 <= step <= 21 for step in failed), log  # the save of step 6 may be in flight
     assert sorted(p.name for p in tmp_path.iterdir()) == [str(STEPS - 2), str(STEPS), "fluid.lock"]
 
 
-def test_row_25_what_was_saved_before_the_disk_was_full_is_still_there(start, tmp_path):
-    run(start(tmp_path, "full"), 16, kill_after(0))  # the disk is full then
+def test_row_25_checkpoints_before_a_full_disk_survive(start, tmp_path):
+    run(start(tmp_path, "full"), 16, kill_after(0))  # the disk is full after 16 lines
     steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert steps and steps[-1] <= 8
     said, log, code = run(start(tmp_path))
     assert code == 0 and int(said[0].split()[0]) == steps[-1], log
 
 
-def test_row_31_an_interpreter_that_ends_has_saved(tmp_path):
+def test_row_31_exiting_interpreter_has_saved(tmp_path):
     code = f"""
         import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
         from resumed_programs import *

@@ -1,4 +1,4 @@
-"""A program whose function has another name continues a checkpoint, where it is the only one that is trained."""
+"""A renamed program function: it continues a checkpoint if it is the only trained program."""
 
 import numpy as np
 import pytest
@@ -49,12 +49,12 @@ def test_a_renamed_function_continues_its_checkpoint(function, tmp_path):
         np.testing.assert_array_equal(array, same)
 
 
-def test_a_rate_that_was_set_comes_along(tmp_path):
+def test_set_rate_survives_a_renamed_program(tmp_path):
     train(before, 1, tmp_path, learning_rate=0.02)
     assert train(after, 1, tmp_path).learning_rate == 0.02
 
 
-def test_a_session_loads_the_file_of_a_renamed_program(tmp_path):
+def test_session_loads_file_of_a_renamed_program(tmp_path):
     trained = train(before, 1)
     trained.session.save(tmp_path / "session")
     again = fluid.Trainer(after, Adam(0.1))
@@ -63,7 +63,7 @@ def test_a_session_loads_the_file_of_a_renamed_program(tmp_path):
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_an_own_loop_and_a_program_to_test_beside_it(tmp_path):
+def test_custom_loop_with_renamed_program_continues(tmp_path):
     def minimized(function):
         def program():
             loss = function()

@@ -1,4 +1,4 @@
-"""Going on exactly where training was: in another process (a new Trainer) and in the same one."""
+"""Resuming: training continues exactly in a new Trainer (another process) and in the same Trainer."""
 
 import contextlib
 import itertools
@@ -90,7 +90,7 @@ CASES = {
 def new(case, folder=None, **options):
     function, optimizer, _ = CASES[case]
     config = {"step_interval": 3, **options.pop("config", {})}
-    if optimizer is not None and optimizer() is None:  # the program minimises itself
+    if optimizer is not None and optimizer() is None:  # the program calls minimize itself
         options["checkpoint_config"] = fluid.CheckpointConfig(folder, **config) if folder else None
         return fluid.Trainer(function, seed=3, **options)
     chosen = None if optimizer is None else optimizer()
@@ -113,7 +113,7 @@ def assert_same_batches(found, expected):
 
 
 def seen_values(into, **options):
-    """As `seen_by`, with sequences as their padded data: which size they were padded to counts as well."""
+    """Return a handler like `seen_by` that records sequences as padded data, so padding sizes are compared too."""
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):
@@ -126,7 +126,7 @@ def seen_values(into, **options):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_row_01_and_19_resumed_in_the_middle_of_an_epoch_it_ends_with_the_same_bits(case, tmp_path):
+def test_row_01_and_19_resume_within_epoch_keeps_the_bits(case, tmp_path):
     whole, expected = new(case), []
     whole.train(reader_of(case), num_epochs=3, event_handler=seen_values(expected))
     seen, steps = [], 6 * 3
@@ -144,21 +144,21 @@ def test_row_01_and_19_resumed_in_the_middle_of_an_epoch_it_ends_with_the_same_b
 
 
 @pytest.mark.parametrize("cut", [1, 2, 6, 7, 12])
-def test_row_06_every_place_to_be_stopped_at(cut, tmp_path):
+def test_row_06_stop_at_any_step_repeats_no_minibatch(cut, tmp_path):
     seen, config = [], {"step_interval": 1, "max_num_checkpoints": 1}
     with pytest.raises(ZeroDivisionError):
-        # The step whose handler fails is not saved any more.
+        # A step whose handler fails is not saved.
         trainer(tmp_path, config=config).train(arrays(), num_epochs=2, event_handler=seen_by(seen, cut, stopped))
     resumed = trainer(tmp_path, config=config)
     done = int(resumed.session.scope.step)
-    # The last step of an epoch is saved when its handlers are done with the epoch.
+    # The last step of an epoch is saved after the handlers have processed the end of the epoch.
     assert done == max(cut - 1 - (cut == 7), 0) + (cut == 7)
     del seen[done:]
     resumed.train(arrays(), num_epochs=2, event_handler=seen_by(seen))
     assert [s[:2] for s in seen] == [(epoch, step) for epoch in range(2) for step in range(6)]
 
 
-def test_row_06_events_tell_where_it_continues(tmp_path):
+def test_row_06_events_say_the_resumed_position(tmp_path):
     events = []
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, config={"step_interval": 4}).train(arrays(), 2, event_handler=seen_by([], 6, stopped))
@@ -176,7 +176,7 @@ def test_row_06_events_tell_where_it_continues(tmp_path):
     assert ends == [(0, 6, True), (1, 6, True)] and events[-1].epochs == 2
 
 
-def test_row_05_a_finished_job_that_is_run_again_does_nothing(tmp_path, caplog):
+def test_row_05_rerun_of_finished_training_does_nothing(tmp_path, caplog):
     first = trainer(tmp_path)
     first.train(arrays(), num_epochs=2)
     again, events = trainer(tmp_path), []
@@ -191,7 +191,7 @@ def test_row_05_a_finished_job_that_is_run_again_does_nothing(tmp_path, caplog):
     assert_equal(state(more), state(longer))
 
 
-def test_row_07_fewer_epochs_than_are_done(tmp_path):
+def test_row_07_fewer_epochs_than_done_train_nothing(tmp_path):
     trainer(tmp_path).train(arrays(), num_epochs=2)
     for epochs in (0, 1):
         again = trainer(tmp_path)
@@ -213,7 +213,7 @@ def test_row_05_after_stop_a_rerun_continues(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [3, 9, 15, 21])
-def test_several_calls_of_train_are_continued_one_by_one(cut, tmp_path):
+def test_several_train_calls_resume_to_the_same_state(cut, tmp_path):
     def run(trainer, on_event=None):
         reader = fluid.reader.arrays((X, Y), batch_size=8, shuffle=True, seed=4)
         for epochs in (1, 2, 1):
@@ -232,7 +232,7 @@ def interrupt():
     signal.raise_signal(signal.SIGINT)
 
 
-def test_row_02_ctrl_c_lands_between_steps_and_the_next_call_continues(tmp_path):
+def test_row_02_next_call_continues_after_ctrl_c(tmp_path):
     for folder in (None, tmp_path):
         seen, ends, reader = [], [], arrays()
         whole, mine = trainer(), trainer(folder)
@@ -245,7 +245,7 @@ def test_row_02_ctrl_c_lands_between_steps_and_the_next_call_continues(tmp_path)
 
         with pytest.raises(KeyboardInterrupt):
             mine.train(reader, num_epochs=2, event_handler=on_event)
-        assert len(seen) == len(ends) == int(mine.session.scope.step) == 4  # the step was finished, handlers and all
+        assert len(seen) == len(ends) == int(mine.session.scope.step) == 4  # the step and its handlers were finished
         mine.train(reader, num_epochs=2, event_handler=seen_by(seen))
         assert [s[:2] for s in seen] == [(epoch, step) for epoch in range(2) for step in range(6)]
         assert_equal(state(mine), state(whole))
@@ -260,7 +260,7 @@ def test_row_02_without_checkpoints_another_reader_starts_anew():
     assert len(seen) == 6
 
 
-def test_row_02_ctrl_c_while_data_is_read_does_not_wait_for_it(tmp_path):
+def test_row_02_ctrl_c_while_reading_does_not_wait(tmp_path):
     def reader():
         for i, batch in enumerate(generator()):
             if i == 3:
@@ -275,7 +275,7 @@ def test_row_02_ctrl_c_while_data_is_read_does_not_wait_for_it(tmp_path):
     assert mine._checkpoints.folder.steps() == [3]
 
 
-def test_row_02_ctrl_c_during_a_test_that_a_handler_runs(tmp_path):
+def test_row_02_ctrl_c_during_handler_test_repeats_no_step(tmp_path):
     mine, seen, tested = trainer(tmp_path), [], []
 
     def slow():
@@ -295,12 +295,12 @@ def test_row_02_ctrl_c_during_a_test_that_a_handler_runs(tmp_path):
     assert len(tested) == 2 and int(mine.session.scope.step) == 6
     events = []
     mine.train(arrays(), num_epochs=2, event_handler=events.append)
-    # The epoch had not ended for its handlers: they are told again, and no step is repeated.
+    # The handlers had not finished the epoch: its end is sent again, and no step is repeated.
     assert [type(e).__name__ for e in events[1:4]] == ["BeginEpochEvent", "EndEpochEvent", "BeginEpochEvent"]
     assert int(mine.session.scope.step) == 12
 
 
-def test_the_users_own_signal_handlers_stay_in_charge():
+def test_user_signal_handler_is_kept():
     got = []
     previous = signal.signal(signal.SIGINT, lambda number, frame: got.append(number))
     try:
@@ -311,7 +311,7 @@ def test_the_users_own_signal_handlers_stay_in_charge():
         signal.signal(signal.SIGINT, previous)
 
 
-def test_row_02_in_a_thread_signals_belong_to_somebody_else(tmp_path):
+def test_row_02_training_in_a_thread_leaves_signals_alone(tmp_path):
     mine = trainer(tmp_path)
     thread = threading.Thread(target=mine.train, args=(arrays(),))
     thread.start()
@@ -320,14 +320,14 @@ def test_row_02_in_a_thread_signals_belong_to_somebody_else(tmp_path):
     assert int(trainer(tmp_path).session.scope.step) == 6
 
 
-def test_row_16_an_opaque_reader_is_wound_forward_without_being_fed(tmp_path, caplog, monkeypatch):
+def test_row_16_opaque_reader_skips_minibatches_without_feeding(tmp_path, caplog, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, config={"step_interval": 4}).train(generator, event_handler=seen_by([], 6, stopped))
     fed, feed = [], fluid.reader.feeder.Feeder.feed
     monkeypatch.setattr(fluid.reader.feeder.Feeder, "feed", lambda *a: (fed.append(a[2]), feed(*a))[1])
     trainer(tmp_path).train(generator)
     assert "4 minibatches of epoch 0 are read and dropped" in caplog.text
-    assert fed == [3, 4, 5]  # number 3 only to compare it
+    assert fed == [3, 4, 5]  # minibatch 3 is only compared
 
 
 def test_row_16_another_order_is_noticed(tmp_path):
@@ -347,7 +347,7 @@ def test_row_16_another_order_is_noticed(tmp_path):
         (fluid.reader.arrays((X, Y), batch_size=4), "taken from another reader"),
     ],
 )
-def test_row_17_a_reader_that_does_not_fit(reader, message, tmp_path):
+def test_row_17_changed_reader_raises_and_loses_nothing(reader, message, tmp_path):
     with pytest.raises(ZeroDivisionError):
         trainer(tmp_path, config={"step_interval": 4}).train(generator, event_handler=seen_by([], 6, stopped))
     resumed = trainer(tmp_path)
@@ -358,7 +358,7 @@ def test_row_17_a_reader_that_does_not_fit(reader, message, tmp_path):
     assert int(resumed.session.scope.step) == 6
 
 
-def test_row_17_between_two_epochs_the_batch_size_may_change(tmp_path):
+def test_row_17_batch_size_may_change_between_epochs(tmp_path):
     trainer(tmp_path).train(arrays(), num_epochs=1)
     resumed = trainer(tmp_path)
     resumed.train(fluid.reader.arrays((X, Y), batch_size=22), num_epochs=2)
@@ -366,7 +366,7 @@ def test_row_17_between_two_epochs_the_batch_size_may_change(tmp_path):
 
 
 class Keeper:
-    """An iterator that keeps its own position, as Grain's do; its rows cannot be found by counting."""
+    """An iterator that stores its position, like the iterators of Grain; counting cannot find its rows."""
 
     def __init__(self, as_bytes):
         self.position, self._as_bytes = 0, as_bytes
@@ -390,7 +390,7 @@ class Keeper:
 
 
 @pytest.mark.parametrize("as_bytes", [True, False])
-def test_an_iterator_with_a_state_of_its_own_is_not_wound_forward(as_bytes, tmp_path, caplog):
+def test_iterator_with_state_is_restored_without_skipping(as_bytes, tmp_path, caplog):
     whole = trainer()
     whole.train(generator, num_epochs=2)
     with pytest.raises(ZeroDivisionError):
@@ -403,7 +403,7 @@ def test_an_iterator_with_a_state_of_its_own_is_not_wound_forward(as_bytes, tmp_
     assert_equal(state(resumed), state(whole))
 
 
-def test_a_position_that_cannot_be_stored_fails_before_the_first_step(tmp_path):
+def test_unstorable_position_raises_before_the_first_step(tmp_path):
     class Odd:
         def __iter__(self):
             return generator()
@@ -420,7 +420,7 @@ def test_a_position_that_cannot_be_stored_fails_before_the_first_step(tmp_path):
     assert int(mine.session.scope.step) == 0
 
 
-def test_handlers_get_back_what_they_told_the_checkpoint(tmp_path):
+def test_handler_states_are_restored_from_the_checkpoint(tmp_path):
     class Count(fluid.Handler):
         count = 0
 
@@ -442,7 +442,7 @@ def test_handlers_get_back_what_they_told_the_checkpoint(tmp_path):
     assert [c.count for c in counts[2:]] == [6, 6]
 
 
-def test_row_09_a_resumed_step_takes_its_buffers_over_like_a_fresh_one(tmp_path):
+def test_row_09_resumed_step_donates_the_same_buffers(tmp_path):
     trainer(tmp_path, program).train(arrays())
     taken = []
     for mine in (trainer(None, program), trainer(tmp_path, program)):
@@ -481,7 +481,7 @@ def rows(count=44, size=8):
         ({"steps_per_dispatch": 2}, None),
     ],
 )
-def test_what_has_changed_between_two_epochs_is_said(changed, said, tmp_path, caplog):
+def test_changes_between_epochs_are_warned_of(changed, said, tmp_path, caplog):
     config = fluid.CheckpointConfig(tmp_path)
     first = fluid.Trainer(activated(), fluid.optimizer.SGD(0.1), seed=3, checkpoint_config=config)
     first.train(rows(), 2, event_handler=lambda event: first.stop() if isinstance(event, fluid.EndEpochEvent) else None)
@@ -496,7 +496,7 @@ def test_what_has_changed_between_two_epochs_is_said(changed, said, tmp_path, ca
 
 
 @pytest.mark.parametrize("older", [{"digests": None}, {"versions": {"jax": "0.0.1"}}])
-def test_a_program_is_compared_with_checkpoints_that_say_what_it_was(older, tmp_path, caplog, monkeypatch):
+def test_checkpoint_of_other_version_skips_program_comparison(older, tmp_path, caplog, monkeypatch):
     start = Writer.start
     monkeypatch.setattr(
         Writer, "start", lambda writer, step, arrays, meta: start(writer, step, arrays, lambda: {**meta(), **older})

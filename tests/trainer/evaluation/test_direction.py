@@ -1,4 +1,4 @@
-"""The direction in which a monitored value is better, as its name says it."""
+"""The direction of a monitored value: its name says whether larger or smaller is better."""
 
 import numpy as np
 import pytest
@@ -18,19 +18,19 @@ NEITHER = """account score learning_rate step output_1 neg_mse loss_accuracy los
 
 
 @pytest.mark.parametrize(("names", "mode"), [(LARGER, "max"), (SMALLER, "min")])
-def test_the_words_of_a_name_say_it(names, mode):
+def test_words_of_a_name_decide_the_mode(names, mode):
     assert {name: direction(name, "auto", str) for name in names.split()} == dict.fromkeys(names.split(), mode)
 
 
 @pytest.mark.parametrize("name", NEITHER.split())
-def test_a_name_that_says_nothing_or_two_things_is_refused(name):
+def test_ambiguous_name_requires_an_explicit_mode(name):
     with pytest.raises(errors.ArgumentError, match="mode='max' or 'min': f mode=max .* or else f mode=min"):
         direction(name, "auto", "f mode={}".format)
     assert direction(name, "max", str) == "max"
     assert direction(name, "min", str) == "min"
 
 
-def test_a_mode_that_is_given_wins():
+def test_explicit_mode_overrides_the_name():
     assert H.EarlyStopping("test_acc", mode="min")._mode == "min"
     assert fluid.CheckpointConfig(keep_best=("loss", "max")).keep_best == ("loss", "max")
 
@@ -47,7 +47,7 @@ def test_a_mode_that_is_given_wins():
         (lambda: make_population().best("wide"), "population.best('wide', mode='max')"),
     ],
 )
-def test_every_place_asks_for_the_mode_with_the_corrected_call(build, says):
+def test_missing_mode_raises_with_the_corrected_call(build, says):
     with pytest.raises(errors.ArgumentError, match="does not say whether larger or smaller is better") as caught:
         build()
     assert says in str(caught.value)
@@ -71,13 +71,13 @@ def make_population():
     return population
 
 
-def test_the_best_member_by_a_name():
+def test_best_member_follows_the_named_value():
     population = make_population()
     assert population.best() == population.best("loss") == 1 - population.best("half_acc")
 
 
 class Announced(fluid.Handler):
-    """Announces a value at the end of each epoch."""
+    """A handler that announces a value at the end of each epoch."""
 
     def __init__(self, name, values):
         self.name, self.given = name, values
@@ -120,7 +120,7 @@ def test_the_rate_is_kept_while_accuracy_rises():
     assert mine.learning_rate == 0.1
 
 
-def test_the_best_of_the_loss_is_the_smallest_whatever_it_is_called():
+def test_loss_of_any_name_is_minimised():
     def objective():
         return {"score": program()["loss"]}
 

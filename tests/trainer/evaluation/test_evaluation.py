@@ -1,4 +1,4 @@
-"""`trainer.test` against NumPy over the whole data set: no result depends on how it is cut into minibatches."""
+"""`trainer.test` against NumPy on the whole data set: no result depends on the minibatch sizes."""
 
 import functools
 
@@ -24,11 +24,11 @@ WEIGHT = np.array([[0.5], [-1.0], [2.0]], "float32")
 SCORE = 1 / (1 + np.exp(-X.astype("float64") @ WEIGHT))
 ERROR = SCORE - Y
 STEPS = np.concatenate(WORDS).astype("float64")
-EDGES = 1024  # thresholds between which scores lie, so that bins lose nothing
+EDGES = 1024  # scores are between these thresholds, so the bins lose nothing
 
 
 def r2(error, y):
-    """The share of the variance of y that is explained."""
+    """Return the explained share of the variance of y."""
     return 1 - (error**2).sum() / ((y - y.mean()) ** 2).sum()
 
 
@@ -106,7 +106,7 @@ def wanted():
 
 
 def cut(sizes):
-    """A reader of minibatches of these sizes, over and over, until all rows are given."""
+    """Return a reader that repeats these minibatch sizes until all rows are read."""
 
     def reader():
         start, i = 0, 0
@@ -125,7 +125,7 @@ def trainer():
 
 @settings(max_examples=12)
 @given(st.lists(st.sampled_from([1, 7, 20, ROWS]), min_size=1, max_size=4))
-def test_trainer_test_does_not_depend_on_the_batch_size_for_what_is_no_mean(trainer, sizes):
+def test_results_do_not_depend_on_the_batch_size(trainer, sizes):
     found = trainer.test(cut(sizes))
     for name, want in wanted().items():
         np.testing.assert_allclose(found[name], want, rtol=2e-6, atol=2e-6, err_msg=name)
@@ -145,7 +145,7 @@ def root_program():
     return loss, layers.sqrt(loss)
 
 
-def test_arithmetic_on_means_that_cannot_be_known_is_warned_of_once_with_the_line_and_the_fix():
+def test_unknown_arithmetic_on_means_warns_once_with_fix():
     trainer = fluid.Trainer(root_program, fluid.optimizer.SGD(0.1))
     reader = fluid.reader.arrays((X,), batch_size=20)
     line = f"{__file__}:{root_program.__code__.co_firstlineno + 2} in root_program"
@@ -154,7 +154,7 @@ def test_arithmetic_on_means_that_cannot_be_known_is_warned_of_once_with_the_lin
     (warning,) = caught
     assert str(warning.message).startswith(line) and "layers.metric(mean, reduce=jnp.sqrt)" in str(warning.message)
     assert "'output_1'" in str(warning.message) and warning.filename == __file__
-    assert trainer.test(reader)[1] == first[1]  # no warning is an error here, a second one would be
+    assert trainer.test(reader)[1] == first[1]  # a second warning would be an error
 
 
 def test_training_warns_of_nothing_and_computes_no_rule():
@@ -162,7 +162,7 @@ def test_training_warns_of_nothing_and_computes_no_rule():
     trainer.train(fluid.reader.arrays((X,), batch_size=20))
 
 
-def test_the_last_value_is_that_of_the_last_minibatch():
+def test_reduce_last_returns_the_last_minibatch_value():
     def program():
         x = layers.data("x", shape=[3])
         return layers.mean(layers.fc(x, size=1)), layers.metric(layers.reduce_sum(x), reduce="last")
@@ -172,7 +172,7 @@ def test_the_last_value_is_that_of_the_last_minibatch():
     assert found[1] == pytest.approx(X[50:].sum(), rel=1e-5)
 
 
-def test_a_loss_of_shape_one_is_a_number():
+def test_loss_of_shape_1_is_averaged():
     def program():
         return layers.reshape(layers.mean(layers.fc(layers.data("x", shape=[3]), size=1)), [1])
 
@@ -181,7 +181,7 @@ def test_a_loss_of_shape_one_is_a_number():
     assert found[0].shape == (1,) and found[0] == pytest.approx(found[1], rel=1e-6)
 
 
-def test_metrics_add_to_the_outputs_in_one_pass():
+def test_metrics_join_the_outputs_in_a_single_pass():
     def program():
         x, y = layers.data("x", shape=[3]), layers.data("y", shape=[1], dtype="int64")
         score = layers.identity(layers.fc(x, size=2, act="softmax"), name="score")
@@ -202,7 +202,7 @@ def test_metrics_add_to_the_outputs_in_one_pass():
     assert list(both)[:2] == list(plain)
     chances = trainer.session.run("program", {"x": X, "y": Y}, fetch=["score"], mode="test")[0]
     assert both["auc"] == pytest.approx(roc_auc_score(Y, np.asarray(chances)[:, 1]), abs=1e-3)
-    assert len(compiled) <= 2  # one for each of the two sizes of minibatches
+    assert len(compiled) <= 2  # one compilation for each of the two minibatch sizes
     with pytest.raises(errors.ArgumentError, match="'loss' has the name of an output .*exact_loss"):
         trainer.test(reader, metrics={"loss": auc})
 

@@ -1,4 +1,4 @@
-"""fetch and feed of test and predict: any named value of a data set, and other values in the place of any."""
+"""fetch and feed of test and predict: fetch returns any named value, feed replaces any named value."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def data(batch_size=8):
 
 
 def by_hand(params, hidden=None):
-    """The values of the program in NumPy, by name."""
+    """Return the values of the program by name, computed with NumPy."""
     params = {name: np.asarray(value) for name, value in params.items()}
     hidden = np.tanh(X @ params["hidden.w_0"] + params["hidden.b_0"]) if hidden is None else hidden
     guess = hidden @ params["guess.w_0"] + params["guess.b_0"]
@@ -45,7 +45,7 @@ def by_hand(params, hidden=None):
     return {"hidden": hidden, "guess": guess, "squares": squares, "loss": squares.mean(), "max": squares.max()}
 
 
-def test_a_test_gives_any_value_over_the_whole_data_set(trainer):
+def test_fetched_values_cover_the_whole_data_set(trainer):
     expected = by_hand(trainer.params)
     found = trainer.test(data(), fetch=["loss", "hidden", "squares", "max", "largest", "guess.w_0", "y"])
     assert found.keys() == ["loss", "hidden", "squares", "max", "largest", "guess.w_0", "y"]
@@ -61,7 +61,7 @@ def test_the_size_of_minibatches_makes_no_difference(trainer):
         np.testing.assert_allclose(first[name], second[name], rtol=1e-6, atol=1e-7)
 
 
-def test_globs_and_metrics_go_together_with_it(trainer):
+def test_fetch_by_glob_combines_with_metrics(trainer):
     class Count(fluid.metrics.MetricBase):
         def reset(self):
             self.rows = 0
@@ -91,7 +91,7 @@ def test_means_over_sequences_stay_weighted_by_their_steps():
     np.testing.assert_allclose(found["table"].rows()[7], table[WORDS[7]], rtol=1e-6)
 
 
-def test_other_values_take_the_place_of_any(trainer, inferencer):
+def test_fed_values_replace_any_value(trainer, inferencer):
     weight = np.full((3, 4), 0.5, "float32")
     for feed, hidden in (({"hidden": 0.25}, 0.25), ({"hidden.w_0": weight, "hidden.b_0": 0.0}, np.tanh(X @ weight))):
         expected = by_hand(trainer.params, np.broadcast_to(hidden, (23, 4)))
@@ -105,7 +105,7 @@ def test_other_values_take_the_place_of_any(trainer, inferencer):
     assert untouched["loss"] == pytest.approx(by_hand(trainer.params)["loss"], rel=1e-5)
 
 
-def test_what_is_fed_beside_need_not_be_read(trainer):
+def test_fed_columns_need_not_be_read(trainer):
     without = fluid.reader.arrays({"y": Y[:16]}, batch_size=8)
     same = np.tile(X[:1], (8, 1))
     found = trainer.test(without, fetch=["x", "hidden"], feed={"x": same})
@@ -115,20 +115,20 @@ def test_what_is_fed_beside_need_not_be_read(trainer):
     np.testing.assert_allclose(guesses[0]["guess"], np.tile(trainer.params["guess.b_0"], (8, 1)))
 
 
-def test_scalars_in_one_call_of_infer(inferencer):
+def test_infer_broadcasts_a_scalar_feed_to_rows(inferencer):
     np.testing.assert_allclose(
         inferencer.infer({"x": X[:3], "hidden": 0.0}, fetch=["guess"])[0],
         np.tile(inferencer.session.scope["guess.b_0"], (3, 1)),
     )
 
 
-def test_a_scalar_needs_the_feeds_that_say_how_many_rows_there_are(inferencer):
+def test_scalar_without_batch_feeds_raises_feed_error(inferencer):
     with pytest.raises(errors.FeedError, match="needs the feed 'x'"):
         inferencer.session.run(feed={"hidden": 0.0}, fetch=["guess"])
     inferencer.session.run(feed={"hidden": np.zeros((2, 4)), "guess.w_0": 0.0}, fetch=["guess"])
 
 
-def test_it_is_compiled_once_and_costs_nothing_who_does_not_ask(trainer):
+def test_repeated_fetch_and_feed_compile_nothing(trainer):
     trainer.test(data(23))
     trainer.test(data(23), fetch=["squares"], feed={"hidden": 1.0})
     before = len(trainer.session.compilations)
@@ -147,17 +147,17 @@ def test_it_is_compiled_once_and_costs_nothing_who_does_not_ask(trainer):
         ({"feed": [0.0]}, errors.ArgumentTypeError, "dict of arrays"),
     ],
 )
-def test_mistakes(trainer, inferencer, options, error, match):
+def test_wrong_fetch_or_feed_raises_named_error(trainer, inferencer, options, error, match):
     for mine in (trainer, inferencer):
         if isinstance(options.get("fetch"), list) and mine is inferencer:
-            continue  # it has no loss
+            continue  # an Inferencer has no loss
         with pytest.raises(error, match=match):
             list(mine.predict(data(), feed_order=["x", "y"] if mine is trainer else ["x"], **options))
     with pytest.raises(error, match=match):
         trainer.test(data(), **options)
 
 
-def test_a_gradient_is_that_of_a_minibatch(trainer):
+def test_gradients_come_per_minibatch_from_predict(trainer):
     with pytest.raises(errors.UnknownNameError, match=r"trainer.predict\(reader, fetch=\['guess.w_0@GRAD'\]\)"):
         trainer.test(data(), fetch="guess.w_0@GRAD")
     gradients = [r[0] for r in trainer.predict(data(), fetch="guess.w_0@GRAD")]

@@ -1,4 +1,4 @@
-"""Validation while training: tests, averages, the best parameters, the history; against events and loops by hand."""
+"""Validation during training: tests, averages, best parameters and history agree with events and loops by hand."""
 
 import inspect
 import json
@@ -45,7 +45,7 @@ test_reader.__test__ = False
 
 
 class Scripted(fluid.Handler):
-    """Announces given values, one at the end of each epoch."""
+    """A handler that announces one of the given values at the end of each epoch."""
 
     def __init__(self, values, name="score"):
         self.values, self.name = values, name
@@ -58,7 +58,7 @@ class Scripted(fluid.Handler):
 
 
 class Bias(fluid.metrics.MetricBase):
-    """The mean of guesses minus truths."""
+    """A metric with the mean of guesses minus truths."""
 
     def reset(self):
         self.total, self.count = 0.0, 0
@@ -75,7 +75,7 @@ BIAS = Bias().of(guesses="guess", truths="y")
 
 
 def by_hand(num_epochs, batch_size=16):
-    """Means over each epoch weighted by examples, sums and maxima, and tests behind each; from single steps."""
+    """Return the example-weighted means, sums and maxima of each epoch and the tests after it, from single steps."""
     trainer, columns = make(), {name: [] for name in ("loss", "worst", "off", "test_loss", "test_worst", "test_off")}
     for _ in range(num_epochs):
         steps = []
@@ -96,7 +96,7 @@ def by_hand(num_epochs, batch_size=16):
     return columns
 
 
-def test_validation_in_one_place():
+def test_validation_history_equals_single_steps_by_hand():
     want, trainer = by_hand(3), make()
     history = trainer.train(reader(), 3, test_reader=test_reader(), metrics={"bias": BIAS})
     assert list(history) == ["epoch", "step", *list(want)[:3], *list(want)[3:], "test_bias"]
@@ -107,7 +107,7 @@ def test_validation_in_one_place():
     assert trainer.history is history
 
 
-def test_metrics_and_losses_come_from_one_pass():
+def test_metrics_and_losses_share_a_single_pass():
     passes = []
 
     def counted_reader():
@@ -125,7 +125,7 @@ def test_metrics_and_losses_come_from_one_pass():
     assert told == [["test_loss", "test_worst", "test_off", "test_bias"]] * 2 and len(passes) == 2
 
 
-def test_tests_every_so_many_steps():
+def test_test_every_runs_tests_at_its_step_interval():
     trainer, told = make(), []
     on_event = lambda e: isinstance(e, fluid.MeasuredEvent) and told.append((e.epoch, e.step))  # noqa: E731
     history = trainer.train(reader(), 2, on_event, test_reader=test_reader(), test_every=3)
@@ -148,20 +148,20 @@ def test_tests_every_so_many_steps():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_the_first_step(options, error, match):
+def test_wrong_validation_arguments_raise_before_the_first_step(options, error, match):
     trainer = make()
     with pytest.raises(error, match=match):
         trainer.train(reader(), **options)
     assert int(trainer.session.scope.step) == 0
 
 
-def test_fluid_train_hands_the_arguments_on():
+def test_fluid_train_passes_validation_arguments():
     trainer = fluid.train(program, reader(), 2, SGD(0.1), test_reader=test_reader(), restore_best=True)
     assert trainer.test(test_reader())["loss"] == min(trainer.history["test_loss"])
 
 
 def kept_by(trainer, into):
-    """An event handler that keeps the parameters at the end of each epoch."""
+    """Return an event handler that appends the parameters of each epoch end to `into`."""
     return lambda e: (
         isinstance(e, fluid.EndEpochEvent)
         and into.append({name: np.array(value) for name, value in trainer.params.items()})
@@ -186,11 +186,11 @@ def test_the_best_parameters_are_restored(best, values, place):
     trainer, kept = make(), []
     trainer.train(reader(), 4, kept_by(trainer, kept), handlers=[Scripted(values)], restore_best=best)
     assert_same(trainer.params, kept[place])
-    assert trainer.session.scope.step == 16  # the counters and the slots are those of the end
+    assert trainer.session.scope.step == 16  # counters and optimizer state are not restored
 
 
-def test_early_stopping_and_restoring_go_together():
-    trainer = make(SGD(fluid.layers.piecewise_decay([8], [0.1, -0.3])))  # what was learnt is forgotten again
+def test_early_stopping_combines_with_restore_best():
+    trainer = make(SGD(fluid.layers.piecewise_decay([8], [0.1, -0.3])))  # the negative rate undoes the training
     stopping = H.EarlyStopping("test_loss", patience=2)
     history = trainer.train(reader(), 50, handlers=[stopping], test_reader=test_reader(), restore_best=True)
     assert history["test_loss"].index(min(history["test_loss"])) == len(history["test_loss"]) - 3
@@ -211,7 +211,7 @@ def test_an_error_leaves_the_last_parameters():
 
 
 def interrupted(trainer, epoch, step, **options):
-    """Train, and press Ctrl-C at a step."""
+    """Train, and interrupt with SIGINT at a step; return the reader."""
 
     def on_event(event):
         if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (epoch, step):
@@ -223,7 +223,7 @@ def interrupted(trainer, epoch, step, **options):
     return source
 
 
-def test_what_was_best_before_an_interruption_is_restored_after_it():
+def test_best_before_an_interruption_is_restored_after_resume():
     values, wanted, kept = [3, 1, 2, 4], make(), []
     wanted.train(reader(), 4, kept_by(wanted, kept), handlers=[Scripted(values)], restore_best=("score", "min"))
     trainer = make()
@@ -232,12 +232,12 @@ def test_what_was_best_before_an_interruption_is_restored_after_it():
     assert_same(trainer.params, kept[1])
     again = trainer.train(
         source, 4, handlers=[Scripted([9, 8, 9, 9])], restore_best=("score", "min")
-    )  # a call of its own
+    )  # a separate call
     assert again["score"] == [9, 8, 9, 9]
     assert not np.array_equal(trainer.params["fc_0.w_0"], kept[1]["fc_0.w_0"])
 
 
-def test_what_was_best_before_a_kill_is_restored_after_it(tmp_path):
+def test_best_before_a_kill_is_restored_after_resume(tmp_path):
     def run(folder, fails=None):
         config = fluid.CheckpointConfig(tmp_path / folder, step_interval=2)
         trainer = make(checkpoint_config=config)
@@ -255,7 +255,7 @@ def test_what_was_best_before_a_kill_is_restored_after_it(tmp_path):
     broken, resumed = run("broken")
     assert_same(broken.params, {n: np.array(v) for n, v in plain.params.items()})
     assert dict(resumed) == dict(history)
-    finished, again = run("broken")  # nothing to train, and the best parameters still
+    finished, again = run("broken")  # nothing to train, and the best parameters remain
     assert_same(finished.params, {n: np.array(v) for n, v in plain.params.items()})
     assert dict(again) == dict(history)
 
@@ -275,7 +275,7 @@ def averaged(trainer):
         return {name: np.array(value) for name, value in trainer.params.items()}
 
 
-def test_ema_apply_around_a_test_then_save_best_saves_what_was_tested(tmp_path):
+def test_save_best_saves_the_tested_average(tmp_path):
     trainer, path, kept, told = make(EMA.track(SGD(0.1))), tmp_path / "best.params", [], []
 
     def on_event(event):
@@ -291,10 +291,10 @@ def test_ema_apply_around_a_test_then_save_best_saves_what_was_tested(tmp_path):
     assert_same(saved.params, kept[best])
     assert saved.test(test_reader())["loss"] == told[best] == history["test_loss"][best]
     assert not trainer.session.engine.replaced
-    assert trainer.test(test_reader())["loss"] != told[-1]  # training goes on with the parameters themselves
+    assert trainer.test(test_reader())["loss"] != told[-1]  # training continues with the parameters, not the average
 
 
-def test_restore_best_brings_the_average_back_that_was_tested():
+def test_restore_best_restores_the_tested_average():
     trainer = make(EMA.track(SGD(0.1)))
     handlers = [H.TestEvery(test_reader(), average=EMA)]
     history = trainer.train(reader(), 3, handlers=handlers, restore_best=True)
@@ -302,7 +302,7 @@ def test_restore_best_brings_the_average_back_that_was_tested():
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_handler_that_tests_an_average_itself(inside, tmp_path):
+def test_value_announced_for_an_average_saves_the_average(inside, tmp_path):
     class Mine(fluid.Handler):
         def measures(self):
             return ["mine", "norm"]
@@ -320,7 +320,7 @@ def test_a_handler_that_tests_an_average_itself(inside, tmp_path):
     tested, other = tmp_path / "tested.params", tmp_path / "other.params"
     trainer.train(reader(), 1, handlers=[H.SaveBest(tested, "mine", "min"), H.SaveBest(other, "norm", "min"), Mine()])
     assert_same(make(param_path=tested).params, averaged(trainer))
-    # What no test has given was measured with the parameters as they are.
+    # A value that comes from no test belongs to the current parameters.
     assert_same(make(param_path=other).params, {n: np.array(v) for n, v in trainer.params.items()})
 
 
@@ -342,7 +342,7 @@ def test_training_inside_ema_apply_raises():
     trainer.train(reader(), 1)
 
 
-def test_programs_that_leave_the_averaged_parameters_alone_may_train():
+def test_programs_without_averaged_parameters_train_inside_apply():
     def first():
         loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=1, name="first"))
         SGD(0.1).minimize(loss)
@@ -362,7 +362,7 @@ def test_programs_that_leave_the_averaged_parameters_alone_may_train():
             session.run(first, {"x": X})
 
 
-def test_an_average_that_nothing_keeps_is_refused_before_the_first_step():
+def test_untracked_average_raises_before_the_first_step():
     trainer = make()
     with pytest.raises(errors.ArgumentError, match="no program here keeps"):
         trainer.train(reader(), handlers=[H.TestEvery(test_reader(), average=EMA)])
@@ -371,7 +371,7 @@ def test_an_average_that_nothing_keeps_is_refused_before_the_first_step():
     assert int(trainer.session.scope.step) == 0
 
 
-def test_keep_best_keeps_the_checkpoint_of_a_measured_value(tmp_path):
+def test_keep_best_keeps_checkpoint_of_best_measured_value(tmp_path):
     config = fluid.CheckpointConfig(
         tmp_path, max_num_checkpoints=1, epoch_interval=None, step_interval=None, keep_best=("test_loss", "min")
     )
@@ -397,7 +397,7 @@ def test_keep_best_keeps_the_checkpoint_of_a_measured_value(tmp_path):
         assert trainer.test(test_reader())["loss"] == history["test_loss"][best]
 
 
-def test_keep_best_of_what_nothing_measures(tmp_path):
+def test_keep_best_of_unmeasured_value_raises_unknown_name(tmp_path):
     trainer = make(checkpoint_config=fluid.CheckpointConfig(tmp_path, keep_best=("test_los", "min")))
     with pytest.raises(
         errors.UnknownNameError, match="'test_los', which nothing here measures. Did you mean 'test_loss'"
@@ -432,19 +432,19 @@ SLOW = ("MLflow", "WandB")
 
 
 def append_step(path, event):
-    """Write down when this was called."""
+    """Append the epoch and step of the call to a file."""
     with open(path, "a", encoding="utf-8") as file:
         print(event.epoch, getattr(event, "step", None), file=file)
 
 
-def test_every_handler_is_among_those_that_start_afresh():
+def test_table_of_fresh_starts_has_every_handler():
     kinds = {name for name in H.__all__ if not (inspect.isclass(getattr(H, name)) and name in ("Handler", "Logger"))}
     kinds -= {"NonFiniteReport"}
     assert kinds == {name.split()[0] for name in MAKERS}
 
 
 def seen_of(handler, folder, trainer):
-    """Train with a handler: what was announced, how long it went on, and what files there are then."""
+    """Train with a handler; return the announcements, the steps, the parameters, the best value and the files."""
     told = []
     trainer.train(
         reader(),
@@ -461,7 +461,7 @@ def seen_of(handler, folder, trainer):
 
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow uses it
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MAKERS])
-def test_handlers_start_afresh_in_the_training_of_another_trainer(name, tmp_path, monkeypatch):
+def test_reused_handler_starts_fresh_in_another_trainer(name, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     folders = [tmp_path / part for part in ("used", "new", "a", "b", "c")]
@@ -473,14 +473,14 @@ def test_handlers_start_afresh_in_the_training_of_another_trainer(name, tmp_path
         return make(SGD(0.05), checkpoint_config=fluid.CheckpointConfig(folder, step_interval=None))
 
     first = trained(folders[2])
-    first.train(reader(), 2, handlers=[used, Scripted([0.5, 0.5])])  # better than anything that comes
-    for path in folders[0].glob("*.*"):  # what it wrote does not matter here
+    first.train(reader(), 2, handlers=[used, Scripted([0.5, 0.5])])  # better than all later values
+    for path in folders[0].glob("*.*"):  # the files of the first training do not matter
         path.unlink() if path.is_file() else None
     found = seen_of(used, folders[0], trained(folders[3]))
     assert found == seen_of(MAKERS[name](folders[1]), folders[1], trained(folders[4]))
 
 
-def test_the_same_early_stopping_in_a_second_trainer_is_not_stopped_by_the_best_of_the_first():
+def test_reused_early_stopping_forgets_the_first_trainers_best():
     stopping = H.EarlyStopping("score", mode="min", patience=1)
     make().train(reader(), 3, handlers=[stopping, Scripted([0.1, 0.2, 0.3])])
     second = make()
@@ -499,7 +499,7 @@ def test_a_history_is_read_like_a_dict():
     assert repr(make().train(reader(), 0)) == "History(0 epochs)"
 
 
-def test_a_history_as_a_table():
+def test_history_converts_to_a_pandas_table():
     history = make().train(reader(), 3, test_reader=test_reader(), test_every="2 epochs")
     table = history.to_pandas()
     assert table.index.tolist() == [0, 1, 2] and table.columns.tolist() == list(history)[1:]
@@ -507,7 +507,7 @@ def test_a_history_as_a_table():
     assert table["test_loss"].isna().tolist() == [True, False, True]
 
 
-def test_a_history_as_a_picture(in_tmp):
+def test_history_plots_to_a_png_file(in_tmp):
     history = make().train(reader(), 3, test_reader=test_reader(), test_every="2 epochs")
     history.plot()
     history.plot("mine.png")
@@ -516,14 +516,14 @@ def test_a_history_as_a_picture(in_tmp):
 
 
 @pytest.mark.parametrize(("call", "module"), [("to_pandas", "pandas"), ("plot", "matplotlib.figure")])
-def test_a_package_that_is_missing(call, module, monkeypatch):
+def test_missing_package_names_the_pip_command(call, module, monkeypatch):
     history = make().train(reader(), 1)
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(errors.ArgumentError, match=f"pip install {module.partition('.')[0]}"):
         getattr(history, call)()
 
 
-def test_a_stopped_epoch_has_a_row_and_what_is_announced_last_belongs_to_it():
+def test_stopped_epoch_has_a_row_with_late_values():
     class Late(fluid.Handler):
         def measures(self):
             return ["late"]
@@ -538,7 +538,7 @@ def test_a_stopped_epoch_has_a_row_and_what_is_announced_last_belongs_to_it():
     np.testing.assert_equal(history["late"], [np.nan, 7.0])
 
 
-def test_the_history_goes_on_after_ctrl_c():
+def test_history_continues_after_ctrl_c():
     plain, trainer = make().train(reader(), 4, test_reader=test_reader()), make()
     source = interrupted(trainer, 1, 2, test_reader=test_reader())
     assert trainer.history["epoch"] == [0]
@@ -546,7 +546,7 @@ def test_the_history_goes_on_after_ctrl_c():
     assert dict(history) == dict(plain)
 
 
-def test_the_metrics_of_an_epoch_come_with_its_end():
+def test_end_epoch_event_has_the_epoch_metrics():
     want, found = by_hand(2), []
     make().train(reader(), 2, lambda e: isinstance(e, fluid.EndEpochEvent) and found.append(e.metrics))
     assert found[0].names == ["loss", "worst", "off"]
@@ -560,7 +560,7 @@ def long():
         yield from reader()()
 
 
-def test_long_epochs_are_gathered_exactly_and_in_little_memory():
+def test_long_epoch_means_are_exact_with_bounded_memory():
     from fluid.trainer.evaluation.means import TrainingMeans
 
     losses, worsts, offs, sizes, waiting = [], [], [], [], []
@@ -581,8 +581,8 @@ def test_long_epochs_are_gathered_exactly_and_in_little_memory():
     assert history["off"] == [pytest.approx(np.sum(offs), rel=1e-9)]
 
 
-def test_the_history_of_a_long_interrupted_epoch(tmp_path):
-    """Means go on where a checkpoint left them, in the middle of an epoch."""
+def test_history_of_interrupted_long_epoch_equals_uninterrupted(tmp_path):
+    """Check that the means of an epoch continue from a checkpoint within the epoch."""
 
     def run(folder, fails=None):
         trainer = make(checkpoint_config=fluid.CheckpointConfig(tmp_path / folder, step_interval=50))
@@ -603,8 +603,8 @@ def test_the_history_of_a_long_interrupted_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_nobody_waits_for_the_metrics_of_an_epoch_that_nobody_reads(near, monkeypatch):
-    """Where the device is far from the host, many steps are read at once, and with the same result."""
+def test_unread_epoch_metrics_do_not_block_the_step(near, monkeypatch):
+    """Compare the results for a near device, and for a far device where many steps are read at once."""
     from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
 
@@ -648,21 +648,21 @@ def test_gathering_compiles_nothing():
     assert compiled == []
 
 
-def test_a_test_that_keeps_many_rows_says_so_once_and_how_to_do_without(monkeypatch):
+def test_test_keeping_many_rows_warns_once_with_fix(monkeypatch):
     monkeypatch.setattr("fluid.trainer.evaluation.evaluate._MANY", 50)
     trainer = make()
     with pytest.warns(errors.FluidWarning, match=r"rows of 'guess' \(\d+ B\) so far") as found:
         kept = trainer.test(test_reader())["guess"]
     assert "trainer.test(reader, fetch=['loss', 'worst', 'off'])" in str(found[0].message)
     assert len(kept) == 21
-    np.testing.assert_array_equal(trainer.test(test_reader())["guess"], kept)  # it was said
+    np.testing.assert_array_equal(trainer.test(test_reader())["guess"], kept)  # the warning comes only once
     scalars = make().test(test_reader(), fetch=["loss", "worst", "off"])
     assert list(scalars.keys()) == ["loss", "worst", "off"]
-    assert len(make().test(test_reader(), fetch=["guess"])[0]) == 21  # asked for
-    make().train(reader(), 1, test_reader=test_reader(), restore_best=True)  # which keeps none
+    assert len(make().test(test_reader(), fetch=["guess"])[0]) == 21  # explicitly requested
+    make().train(reader(), 1, test_reader=test_reader(), restore_best=True)  # this test keeps no rows
 
 
-def test_a_population_says_it_once_too(monkeypatch):
+def test_population_keeping_many_rows_warns_once(monkeypatch):
     monkeypatch.setattr("fluid.trainer.evaluation.evaluate._MANY", 50)
     population = fluid.Population(program, SGD(0.1), size=2)
     with pytest.warns(errors.FluidWarning, match="rows of 'guess'"):

@@ -1,4 +1,4 @@
-"""Several programs in one Trainer: whose turn it is, what each reads, and the same bits as a loop of one's own."""
+"""Several programs in one Trainer: turns, readers and chains, with the same bits as a custom loop."""
 
 import itertools
 from dataclasses import replace
@@ -29,14 +29,14 @@ def turns_seen(into):
 
 @pytest.fixture(scope="module")
 def whole():
-    """The GAN, trained without an interruption; its turns and its history."""
+    """Return the GAN after an uninterrupted training, with its turns and its history."""
     mine = trainer()
     turns = []
     history = mine.train(reader(), EPOCHS, event_handler=turns_seen(turns))
     return mine, turns, history
 
 
-def test_a_loop_of_ones_own_gives_the_same_bits(whole):
+def test_custom_loop_gives_the_same_bits(whole):
     mine, turns, _ = whole
     assert "".join(name[0] for _, _, name in turns) == "ddg" * 7 and len(turns) == EPOCHS * 7
     hand = by_hand()
@@ -46,12 +46,12 @@ def test_a_loop_of_ones_own_gives_the_same_bits(whole):
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             assert np.array_equal(a, b)
     assert int(mine.session.scope.step) == int(hand.scope.step) == 21
-    assert len(mine.session.compilations) == 2 + 2  # each program, whole minibatches and the short one
+    assert len(mine.session.compilations) == 2 + 2  # each program, for full and for short minibatches
 
 
 @pytest.mark.parametrize("cut", [3, 7])
-def test_broken_off_anywhere_it_ends_with_the_same_bits(cut, whole, tmp_path):
-    """An error saves nothing, so that it goes on from the checkpoint of some steps before, as after kill -9."""
+def test_aborted_training_resumes_to_the_same_bits(cut, whole, tmp_path):
+    """Resume after an error, which saves nothing: training continues from an earlier checkpoint, as after kill -9."""
     first, turns = [], []
 
     def fail(event):
@@ -70,7 +70,7 @@ def test_broken_off_anywhere_it_ends_with_the_same_bits(cut, whole, tmp_path):
     assert all(history[name] == pytest.approx(whole[2][name]) for name in history)
 
 
-def test_paused_and_interrupted_it_goes_on_with_the_same_reader(whole):
+def test_paused_or_interrupted_training_continues_to_same_bits(whole):
     batches = reader()
     mine = trainer()
     endings = iter([mine.pause, KeyboardInterrupt])
@@ -111,7 +111,7 @@ def test_metrics_carry_the_name_of_their_program(whole, tmp_path):
         losses, sizes = zip(*values, strict=True)
         assert history[f"{name}/loss"][0] == pytest.approx(np.average(losses, weights=sizes), rel=1e-6)
     header, *rows = (tmp_path / "log.csv").read_text().splitlines()
-    assert len(rows) == 2  # EarlyStopping heard of the second epoch
+    assert len(rows) == 2  # EarlyStopping received the second epoch
     columns = header.split(",")
     row = dict(zip(columns, rows[0].split(","), strict=True))
     assert float(row["generator/loss"]) == pytest.approx(history["generator/loss"][0])
@@ -120,7 +120,7 @@ def test_metrics_carry_the_name_of_their_program(whole, tmp_path):
     assert {"test_discriminator/loss", "discriminator/grad_norm_0", "generator/update_ratio_0"} <= set(columns)
 
 
-def test_each_program_can_be_tested_predicted_run_and_exported(whole, in_tmp):
+def test_each_program_tests_predicts_runs_and_exports(whole, in_tmp):
     mine, _, _ = whole
     data = fluid.reader.arrays(COLUMNS, batch_size=20)
     noise = fluid.reader.arrays({"noise": COLUMNS["noise"]}, batch_size=20)
@@ -145,7 +145,7 @@ def test_each_program_can_be_tested_predicted_run_and_exported(whole, in_tmp):
         mine.program  # noqa: B018
 
 
-def test_learning_rates_by_program():
+def test_learning_rates_are_set_per_program():
     mine = trainer()
     with pytest.raises(errors.ArgumentError, match=r"find_learning_rate\(discriminator, reader, optimizer\)"):
         fluid.find_learning_rate(mine, reader())
@@ -156,7 +156,7 @@ def test_learning_rates_by_program():
         mine.learning_rate = 0.5
 
 
-def test_the_best_checkpoint_is_that_of_one_program(tmp_path):
+def test_keep_best_follows_the_loss_of_its_program(tmp_path):
     config = {"step_interval": 1, "max_num_checkpoints": 1, "keep_best": ("generator/loss", "min")}
     mine = trainer(tmp_path, schedule="alternate", config=config)
     losses = []
@@ -172,9 +172,9 @@ def test_the_best_checkpoint_is_that_of_one_program(tmp_path):
         trainer(tmp_path / "other", config={"keep_best": ("generator/los", "min")})
 
 
-def test_the_step_that_makes_a_nan_is_found_in_whichever_program_it_is():
+def test_nan_report_finds_the_step_and_its_program():
     columns = {name: column.copy() for name, column in COLUMNS.items()}
-    columns["noise"][21, 1] = np.nan  # the third minibatch, which the generator has
+    columns["noise"][21, 1] = np.nan  # the third minibatch, which the generator reads
     mine = trainer()
     with (
         pytest.warns(errors.FluidWarning, match="NaN"),
@@ -185,17 +185,17 @@ def test_the_step_that_makes_a_nan_is_found_in_whichever_program_it_is():
     assert int(mine.session.scope.step) == 2 and all(np.isfinite(v).all() for v in mine.params.values())
 
 
-# Whose turn it is, and what is read.
+# Turns and readers.
 
 
 @given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), step=st.integers(0, 200))
-def test_a_pattern_repeats_each_program_as_often_as_it_says(counts, step):
+def test_pattern_repeats_each_program_by_its_count(counts, step):
     written_out = list(itertools.chain.from_iterable([i] * count for i, count in enumerate(counts)))
     endless = itertools.cycle(written_out)
     assert Pattern(counts).at(step, epoch=0) == next(itertools.islice(endless, step, None))
 
 
-def test_weights_are_kept_and_draws_depend_on_the_number_of_the_step_alone():
+def test_weighted_draws_depend_only_on_seed_and_step():
     schedule = Weighted([0.2, 0.5, 0.3], seed=1)
     drawn = [schedule.at(step, 0) for step in range(20_000)]
     assert np.bincount(drawn) / len(drawn) == pytest.approx([0.2, 0.5, 0.3], abs=0.015)
@@ -214,7 +214,7 @@ SCHEDULES = {
 
 
 def turned(sizes, schedule, leading=0, first=0):
-    """Turns over readers of so many minibatches: the numbers of the reader, of the pass and of the minibatch."""
+    """Return Turns over readers with `sizes` minibatches; an item is (reader, pass, minibatch), all numbers."""
     rows = [fluid.reader.base.Reader(_counting(number, size), number) for number, size in enumerate(sizes)]
     given = (lambda step: (step // 2) % 2) if schedule == "function" else schedule
     return Turns([minibatches(reader) for reader in rows], schedule_of(given, ["a", "b"], 0), leading, first)
@@ -229,12 +229,12 @@ def _counting(number, size):
 
 
 def expected(sizes, schedule, leading, epochs):
-    """The items of some passes, by brute force."""
+    """Yield the expected items of each epoch, by brute force."""
     passes, at, step = [0, 0], [0, 0], 0
     for epoch in range(epochs):
         found = []
         ends = epoch % 2 if schedule == "epoch" else leading
-        if at[ends]:  # the leading reader begins anew with each epoch
+        if at[ends]:  # the leading reader starts again in each epoch
             passes[ends], at[ends] = passes[ends] + 1, 0
         while True:
             which = SCHEDULES[schedule](step, epoch)
@@ -250,7 +250,7 @@ def expected(sizes, schedule, leading, epochs):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)), leading=st.integers(0, 1), cut=st.integers(0, 12))
-def test_minibatches_come_in_the_order_of_the_schedule_also_after_any_position(schedule, sizes, leading, cut):
+def test_minibatches_follow_the_schedule_after_any_restore(schedule, sizes, leading, cut):
     turns = turned(sizes, schedule, leading)
     wanted = list(expected(sizes, schedule, leading, epochs=4))
     state, count, found = turns.state(), 0, []
@@ -273,7 +273,7 @@ def test_minibatches_come_in_the_order_of_the_schedule_also_after_any_position(s
 
 
 def task(name):
-    """A program that reads `x` and returns the mean of a shared parameter times it."""
+    """Return a program that reads `x` and returns the mean of `x` times a shared parameter."""
 
     def program():
         x = layers.data("x", shape=[1])
@@ -287,7 +287,7 @@ def numbers(*values):
 
 
 def trained_on(mine, given, epochs=1, **options):
-    """What the steps of a training were of: program and number that was fed."""
+    """Train, and return the program and the fed number of each step."""
     seen = []
 
     def note(event):
@@ -298,18 +298,18 @@ def trained_on(mine, given, epochs=1, **options):
     return " ".join(seen)
 
 
-def test_an_epoch_is_a_pass_over_the_reader_of_the_first_program_or_of_the_one_that_is_named():
+def test_epoch_is_a_pass_of_the_leading_reader():
     given = {"a": numbers(1, 2), "b": numbers(3, 4, 5)}
     mine = fluid.Trainer([task("a"), task("b")])
     assert trained_on(mine, given, 2) == "a1 b3 a2 b4 a1 b5 a2 b3"
-    assert trained_on(mine, given) == "a1 b3 a2 b4"  # another call begins anew
+    assert trained_on(mine, given) == "a1 b3 a2 b4"  # another call starts again
     mine = fluid.Trainer([task("a"), task("b")], epoch_of="b")
     assert trained_on(mine, given) == "a1 b3 a2 b4 a1 b5 a2"
     mine = fluid.Trainer([task("a"), task("b")], schedule="epoch")
     assert trained_on(mine, given, 3) == "a1 a2 b3 b4 b5 a1 a2"
 
 
-def test_programs_share_a_reader_or_bring_their_own():
+def test_programs_share_a_reader_or_use_separate_readers():
     mine = fluid.Trainer([task("a"), task("b")], schedule=lambda step: "b" if step % 3 == 2 else 0)
     assert trained_on(mine, numbers(1, 2, 3, 4)) == "a1 a2 b3 a4"
     mine = fluid.Trainer([task("a"), replace(task("b"), reader=numbers(7, 8))])
@@ -320,13 +320,13 @@ def test_programs_share_a_reader_or_bring_their_own():
         mine.train(numbers(1))
 
 
-def test_the_schedule_goes_on_over_epochs_and_calls():
+def test_schedule_continues_over_epochs_and_calls():
     mine = fluid.Trainer([task("a"), task("b")], schedule="3:1")
     assert trained_on(mine, numbers(1, 2, 3), 2) == "a1 a2 a3 b1 a2 a3"
     assert trained_on(mine, numbers(1, 2, 3)) == "a1 b2 a3"
 
 
-def test_a_program_that_never_had_a_turn_is_told():
+def test_program_without_a_turn_is_warned_of():
     mine = fluid.Trainer([task("a"), task("b")], schedule=lambda step: "a")
     with pytest.warns(errors.FluidWarning, match="'b' was not trained in any of 2 steps"):
         mine.train(numbers(1, 2))
@@ -350,7 +350,7 @@ def test_a_program_without_feeds_reads_nothing():
     assert [name for _, _, name in seen] == ["drawing", "other", "drawing", "other", "drawing"]
 
 
-def test_an_optimizer_for_all_has_slots_for_each():
+def test_shared_optimizer_has_a_rate_per_program():
     mine = fluid.Trainer([task("a").program_func, fluid.TrainingProgram(task("b").program_func, name="b")], SGD(0.5))
     assert list(mine.programs) == ["program", "b"] and mine.learning_rate == {"program": 0.5, "b": 0.5}
 
@@ -359,7 +359,7 @@ def test_an_optimizer_for_all_has_slots_for_each():
 
 
 def refine():
-    """Is fed with what the generator makes."""
+    """Build a program that reads the output of the generator."""
     made = layers.data("made", shape=[2])
     return {"loss": layers.mean(layers.square(layers.fc(made, size=1, name="refine")))}
 
@@ -377,7 +377,7 @@ def noises():
     return fluid.reader.arrays({"noise": COLUMNS["noise"]}, batch_size=13)
 
 
-def test_a_program_is_fed_with_what_another_one_computes_then(tmp_path):
+def test_feed_from_equals_feeding_by_hand(tmp_path):
     mine = chained()
     mine.train(noises(), 2)
 
@@ -418,7 +418,7 @@ def test_a_program_is_fed_with_what_another_one_computes_then(tmp_path):
     assert np.mean(found) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_values_of_the_program_of_a_step_are_fetched_and_replaced():
+def test_step_values_are_fetched_and_overridden_per_program():
     mine = chained()
     found = []
 
@@ -440,7 +440,7 @@ def test_values_of_the_program_of_a_step_are_fetched_and_replaced():
     assert [float(r["loss"]) for r in predicted] == pytest.approx([wanted] * 4)
 
 
-# Mistakes.
+# Wrong arguments.
 
 
 def other_shape():
@@ -532,12 +532,12 @@ def refined(**chain):
         ),
     ],
 )
-def test_mistakes(make, kind, message):
+def test_wrong_arguments_raise_named_errors(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
 
 
-def test_programs_that_wait_for_each_other():
+def test_mutual_feed_from_raises_argument_error():
     def back():
         return {"made": layers.fc(layers.data("noise", shape=[2]), size=2, name="back")}
 
@@ -551,7 +551,7 @@ def test_programs_that_wait_for_each_other():
         fluid.Trainer([replace(one, feed_from={"noise": "two/forth"}), two])
 
 
-def test_layers_that_share_by_their_number_alone_are_told():
+def test_layers_sharing_only_default_names_are_warned_of():
     with pytest.warns(errors.FluidWarning, match=r"share parameters that different lines make.*fc_0.w_0 \(first: "):
         fluid.Trainer([(first, SGD(0.1)), (second, SGD(0.1))])
 

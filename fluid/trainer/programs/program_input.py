@@ -1,4 +1,4 @@
-"""Members: the programs of a Trainer with the feeds that they read, and the readers and input pipeline of `train`.
+"""Program inputs: the programs of a Trainer with their feeds, and the readers and input pipeline of `train`.
 
 With the argument `feed_from`, a feed is a value that another program computes. A Chain computes these feeds.
 """
@@ -80,7 +80,7 @@ class Chain:
         return {name: both[name] for name in self._own if name in both}
 
 
-class Member:
+class ProgramInput:
     """One program of a Trainer, with the feeds that its minibatches must hold.
 
     Args:
@@ -236,11 +236,11 @@ def plan_of(
     return ProgramOrder(schedule_of(schedule, names, seed), epoch_of)
 
 
-def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
+def readers_of(inputs: Sequence[ProgramInput], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
     """Return the reader of each program; None for a program without feeds and reader.
 
     Args:
-      members: the programs.
+      inputs: the programs.
       given: the argument `reader` of `train`.
       second: the argument of `train` after `reader`, see `check_data`.
 
@@ -249,41 +249,41 @@ def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None
       ArgumentError: no program uses the given reader, or it has another table of raw rows than the program.
       UnknownNameError: a reader is given for an unknown program.
     """
-    if len(members) == 1 and members[0].declared.reader is None:
-        check_reader("train", given, members[0].program.table)
-        return (check_data("train", members[0].reads, given, second),)
-    found = {member.name: member.declared.reader for member in members}
+    if len(inputs) == 1 and inputs[0].declared.reader is None:
+        check_reader("train", given, inputs[0].program.table)
+        return (check_data("train", inputs[0].reads, given, second),)
+    found = {input.name: input.declared.reader for input in inputs}
     if isinstance(given, Mapping):
         for name, reader in given.items():
             if name not in found:
                 raise errors.UnknownNameError(
                     f"train: a reader is given for {name!r}, which is no program. {errors.nearest(str(name), found)} "
-                    f"{_corrected(members)}"
+                    f"{_corrected(inputs)}"
                 )
             found[name] = reader
     elif given is not None:
-        sharing = [member for member in members if found[member.name] is None and member.reads]
+        sharing = [input for input in inputs if found[input.name] is None and input.reads]
         if not sharing:
             raise errors.ArgumentError(
                 "train: a reader is given, and each program that reads has one of its own; leave it out: "
                 "trainer.train(num_epochs=...)"
             )
         check_data("train", sharing[0].reads, given, second)
-        found |= {member.name: given for member in sharing}
-    for member in members:
-        if member.reads and found[member.name] is None:
+        found |= {input.name: given for input in sharing}
+    for input in inputs:
+        if input.reads and found[input.name] is None:
             raise errors.ArgumentTypeError(
-                f"train needs a reader for the program {member.name!r}, which reads {', '.join(member.reads)}. "
-                f"{_corrected(members)}"
+                f"train needs a reader for the program {input.name!r}, which reads {', '.join(input.reads)}. "
+                f"{_corrected(inputs)}"
             )
     if all(reader is None for reader in found.values()):
         raise errors.ArgumentTypeError(
             f"train needs a reader, since an epoch ends with one, and no program has feeds; a reader of as many items "
-            f"as its program shall have steps in an epoch will do: trainer.train({{{members[0].name!r}: range(1000)}})"
+            f"as its program shall have steps in an epoch will do: trainer.train({{{inputs[0].name!r}: range(1000)}})"
         )
-    for member in members:
-        check_reader("train", found[member.name], member.program.table)
-    return tuple(found[member.name] for member in members)
+    for input in inputs:
+        check_reader("train", found[input.name], input.program.table)
+    return tuple(found[input.name] for input in inputs)
 
 
 def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
@@ -311,12 +311,12 @@ def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any =
 
 
 def source_of(
-    members: Sequence[Member], readers: Sequence[ReaderLike | None], plan: ProgramOrder | None, first: int
+    inputs: Sequence[ProgramInput], readers: Sequence[ReaderLike | None], plan: ProgramOrder | None, first: int
 ) -> Source:
     """Return the source of the minibatches of a call of `train`.
 
     Args:
-      members: the programs.
+      inputs: the programs.
       readers: the result of `readers_of`.
       plan: the order of several programs; None for one program.
       first: the number of training steps done before the first minibatch.
@@ -327,15 +327,15 @@ def source_of(
     if plan is None:
         assert readers[0] is not None
         source = minibatches(readers[0])
-        members[0].divide(source)
+        inputs[0].divide(source)
         return source
     passes = {id(reader): minibatches(reader) for reader in readers if reader is not None}
     sources = [None if reader is None else passes[id(reader)] for reader in readers]
-    names = [member.name for member in members]
+    names = [input.name for input in inputs]
     if plan.schedule.by_epoch and None in sources:
         raise errors.ArgumentError(
             f'schedule="epoch": an epoch is a pass over the reader of its program, and {names[sources.index(None)]!r} '
-            f"has none. {_corrected(members)}"
+            f"has none. {_corrected(inputs)}"
         )
     leading = next(i for i, source in enumerate(sources) if source is not None)
     if plan.epoch_of is not None:
@@ -343,18 +343,18 @@ def source_of(
         if sources[leading] is None:
             raise errors.ArgumentError(
                 f"epoch_of={plan.epoch_of!r}: an epoch ends with the reader of that program, and it has none. "
-                f"{_corrected(members)}"
+                f"{_corrected(inputs)}"
             )
     return Turns(sources, plan.schedule, leading, first)
 
 
 def pipeline_of(
-    members: Sequence[Member], source: Source, order: FeedOrder, buckets: Sequence[Buckets]
+    inputs: Sequence[ProgramInput], source: Source, order: FeedOrder, buckets: Sequence[Buckets]
 ) -> InputPipeline:
     """Return the InputPipeline, which reads the minibatches of a call of `train` and converts them to feeds.
 
     Args:
-      members: the programs.
+      inputs: the programs.
       source: the result of `source_of`.
       order: the argument `feed_order` of `train`.
       buckets: for each program, the sizes to which its sequences are padded.
@@ -362,26 +362,26 @@ def pipeline_of(
     Raises:
       ArgumentError: `order` is set, and there are several programs.
     """
-    if len(members) > 1 and order is not None:
+    if len(inputs) > 1 and order is not None:
         raise errors.ArgumentError(
             f"train(feed_order={order!r}): each of several programs has an order of its own; write "
-            f"fluid.TrainingProgram({members[0].name}, optimizer, feed_order=...)"
+            f"fluid.TrainingProgram({inputs[0].name}, optimizer, feed_order=...)"
         )
-    converters = [member.converter(order, its, trains=True) for member, its in zip(members, buckets, strict=True)]
+    converters = [input.converter(order, its, trains=True) for input, its in zip(inputs, buckets, strict=True)]
     return InputPipeline(source, converters, keeps_positions=True)
 
 
-def warn_of_idle(members: Sequence[Member], source: Source) -> None:
+def warn_of_idle(inputs: Sequence[ProgramInput], source: Source) -> None:
     """Warn of programs that a call of `train` has not trained in any step, at the end of the call.
 
     Args:
-      members: the programs.
+      inputs: the programs.
       source: the source of the minibatches of the call.
     """
     if not isinstance(source, Turns):
         return
     counts = source.counts
-    idle = [repr(member.name) for member, count in zip(members, counts, strict=True) if not count]
+    idle = [repr(input.name) for input, count in zip(inputs, counts, strict=True) if not count]
     if idle and sum(counts):
         warn(
             f"{' and '.join(idle)} {'was' if len(idle) == 1 else 'were'} not trained in any of {sum(counts)} steps: "
@@ -389,13 +389,15 @@ def warn_of_idle(members: Sequence[Member], source: Source) -> None:
         )
 
 
-def _corrected(members: Sequence[Member]) -> str:
-    readers = ", ".join(f"{member.name!r}: {member.name}_reader" for member in members)
+def _corrected(inputs: Sequence[ProgramInput]) -> str:
+    readers = ", ".join(f"{input.name!r}: {input.name}_reader" for input in inputs)
     return f"Write trainer.train({{{readers}}}, num_epochs=...)"
 
 
-def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program], session: Session) -> list[Member]:
-    """Return the members (programs) of a Trainer; a member with feeds from other programs has a Chain.
+def program_inputs_of(
+    declared: Sequence[TrainingProgram], programs: Sequence[Program], session: Session
+) -> list[ProgramInput]:
+    """Return the ProgramInputs of a Trainer; a program with feeds from other programs has a Chain.
 
     Args:
       declared: the TrainingPrograms of the user.
@@ -406,68 +408,70 @@ def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program],
       UnknownNameError: `feed_from` names an unknown feed, program or value.
       ArgumentError: a value does not match its feed, or programs need each other's values in a cycle.
     """
-    members = {p.name: Member(each, p, session) for each, p in zip(declared, programs, strict=True)}
-    for name in members:
-        _linked(name, members, session, ())
+    inputs = {p.name: ProgramInput(each, p, session) for each, p in zip(declared, programs, strict=True)}
+    for name in inputs:
+        _linked(name, inputs, session, ())
     feeds = frozenset(feed for program in programs for feed in program.feeds)
-    for member in members.values():
-        member.others = feeds - member.reads.keys()
-    return list(members.values())
+    for input in inputs.values():
+        input.others = feeds - input.reads.keys()
+    return list(inputs.values())
 
 
-def member_called(program: str | ProgramFunction | None, members: Sequence[Member], method: str) -> Member:
-    """Return the member (a program of a Trainer) with the given name or program function.
+def program_input_called(
+    program: str | ProgramFunction | None, inputs: Sequence[ProgramInput], method: str
+) -> ProgramInput:
+    """Return the ProgramInput with the given name or program function.
 
     Args:
-      program: the name or the function of the program; None for the only member.
-      members: all members of the Trainer.
+      program: the name or the function of the program; None for the only program.
+      inputs: all inputs of the Trainer.
       method: the calling method, for error messages.
 
     Raises:
       ArgumentTypeError: `program` is None, and there are several programs.
       UnknownNameError: no program has this name or function.
     """
-    names = [member.name for member in members]
-    if program is None and len(members) == 1:
-        return members[0]
+    names = [input.name for input in inputs]
+    if program is None and len(inputs) == 1:
+        return inputs[0]
     if program is None:
         raise errors.ArgumentTypeError(
             f"{method}: which of the programs {', '.join(map(repr, names))} is meant is not said; write "
             f"{method}(..., program={names[0]!r})"
         )
-    found = next((m for m in members if program == m.name or program is m.declared.program_func), None)
+    found = next((m for m in inputs if program == m.name or program is m.declared.program_func), None)
     if found is None:
         shown = program if isinstance(program, str) else getattr(program, "__name__", repr(program))
         raise errors.UnknownNameError(f"{method}: there is no program {shown!r}. {errors.nearest(shown, names)}")
     return found
 
 
-def _linked(name: str, members: Mapping[str, Member], session: Session, waiting: tuple[str, ...]) -> Chain | None:
-    """Create the Chain of a member (program), the function that computes its feeds from values of other programs.
+def _linked(name: str, inputs: Mapping[str, ProgramInput], session: Session, waiting: tuple[str, ...]) -> Chain | None:
+    """Create the Chain of a program, which computes feeds of the program from values of other programs.
 
-    The Chains of those programs are created first. The result is None for a member without `feed_from`.
+    The Chains of those programs are created first. The result is None for a program without `feed_from`.
 
     Args:
-      name: the name of the member.
-      members: all members, by name.
+      name: the name of the program.
+      inputs: all programs, by name.
       session: the session of the Trainer.
-      waiting: the names of the members whose chains need this chain, to detect a cycle.
+      waiting: the names of the programs whose chains need this chain, to detect a cycle.
     """
-    member = members[name]
-    if not member.declared.feed_from or member.chain is not None:
-        return member.chain
+    input = inputs[name]
+    if not input.declared.feed_from or input.chain is not None:
+        return input.chain
     if name in waiting:
         raise errors.ArgumentError(
             f"feed_from: the programs {' -> '.join([*waiting, name])} wait for each other; one of them must read all "
             f"of its feeds"
         )
-    program = member.program
-    sources = _sources(member, members)
+    program = input.program
+    sources = _sources(input, inputs)
     links = []
-    reads = {feed: spec for feed, spec in program.feeds.items() if feed not in member.declared.feed_from}
+    reads = {feed: spec for feed, spec in program.feeds.items() if feed not in input.declared.feed_from}
     for source, wanted in sources.items():
-        other = members[source]
-        chain = _linked(source, members, session, (*waiting, name))
+        other = inputs[source]
+        chain = _linked(source, inputs, session, (*waiting, name))
         values = tuple(value for _, value in wanted)
         for feed, value in wanted:
             check_fetch(other.program, value)
@@ -479,22 +483,21 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
         _add(reads, read, program, other.program)
         step = bind(session.engine, other.program, Request(TEST, values, needs))
         links.append(Link(step, tuple(feed for feed, _ in wanted), chain if wants_chain else None))
-    member.chain = Chain(tuple(program.feeds), links, reads)
-    return member.chain
+    input.chain = Chain(tuple(program.feeds), links, reads)
+    return input.chain
 
 
-def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tuple[str, str]]]:
+def _sources(input: ProgramInput, inputs: Mapping[str, ProgramInput]) -> dict[str, list[tuple[str, str]]]:
     """Return the pairs (feed name, value name) in `feed_from`, by the name of the program that computes the value."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for feed, written in (member.declared.feed_from or {}).items():
-        if feed not in member.program.feeds:
+    for feed, written in (input.declared.feed_from or {}).items():
+        if feed not in input.program.feeds:
             raise errors.UnknownNameError(
-                f"feed_from: the program {member.name} has no feed {feed!r}. "
-                f"{errors.nearest(feed, member.program.feeds)}"
+                f"feed_from: the program {input.name} has no feed {feed!r}. {errors.nearest(feed, input.program.feeds)}"
             )
         source, slash, value = written.partition("/") if isinstance(written, str) else ("", "", "")
-        if not slash or source not in members or source == member.name:
-            others = [name for name in members if name != member.name]
+        if not slash or source not in inputs or source == input.name:
+            others = [name for name in inputs if name != input.name]
             raise errors.UnknownNameError(
                 f"feed_from={{{feed!r}: {written!r}}}: expected the name of another program and of one of its values, "
                 f"as in {f'{others[0]}/output' if others else 'generator/image'!r}. {errors.nearest(source, others)}"
