@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import fluid
-from fluid.compat.name_hints.fluid_names import FLUID_2018
-from fluid.compat.name_hints.table import OTHER_LIBRARIES
+from fluid.compat.name_hints.table import FLUID_2018, OTHER_LIBRARIES
 
 # Families of layers: a title, and the modules below `fluid.layers` whose functions a page has.
 FAMILIES = {

@@ -10,8 +10,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
-# Lowest first. A room is a module or package of fluid; rooms in the same tier do not import each other. A part of a
-# room that is lower or higher than the rest of the room, such as `serving.protocol`, has a separate tier.
+# Lowest first. Packages in the same tier do not import each other; a package is a folder or a module of `fluid/`. A
+# part that is lower or higher than the rest of its package, such as `serving.protocol`, has a separate tier.
 TIERS = [
     ["debug", "errors"],
     ["_util"],
@@ -67,8 +67,8 @@ MODULES = {
 }
 
 
-def room_of(module):
-    """Return the room of a module, such as `layers` for `fluid.layers.fc`, or its part with a separate tier."""
+def package_of(module):
+    """Return the package of a module, such as `layers` for `fluid.layers.fc`, or its part with a separate tier."""
     parts = module.split(".")
     part = ".".join(parts[1:3])
     return part if part in TIER else parts[1] if len(parts) > 1 else "__init__"
@@ -108,7 +108,7 @@ def fluid_imports(module):
 
 def complaint(module, name):
     """Return the reason against an import of `name` in a module, or None."""
-    here, there = room_of(module), room_of(name)
+    here, there = package_of(module), package_of(name)
     if here == there == "layers" and family_of(module) != family_of(name):
         here, there = family_of(module), family_of(name)
         if LAYER_TIER[there] >= LAYER_TIER[here]:
@@ -125,8 +125,8 @@ def complaint(module, name):
 
 
 def test_every_module_has_a_tier():
-    unknown = {room_of(module) for module in MODULES} - set(TIER)
-    unknown |= {family_of(module) for module in MODULES if room_of(module) == "layers"} - set(LAYER_TIER)
+    unknown = {package_of(module) for module in MODULES} - set(TIER)
+    unknown |= {family_of(module) for module in MODULES if package_of(module) == "layers"} - set(LAYER_TIER)
     assert not unknown, f"add to TIERS or LAYERS in {__file__}: {', '.join(sorted(unknown))}"
 
 
@@ -150,7 +150,7 @@ def test_third_party_imports(module):
     wrong = []
     for name, line, at_top in imports_of(module):
         library = name.partition(".")[0]
-        if library in ENGINES and room_of(module) not in ENGINES[library]:
+        if library in ENGINES and package_of(module) not in ENGINES[library]:
             wrong.append(f"{MODULES[module]}:{line}: {library} belongs to {', '.join(sorted(ENGINES[library]))}")
         if at_top and library not in EVERYWHERE:
             wrong.append(f"{MODULES[module]}:{line}: import {library} inside the function that needs it")

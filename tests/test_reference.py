@@ -108,7 +108,7 @@ def test_every_public_name_of_fluid_is_on_one_page(generated):
     assert id(fluid.debug.eager) in values
 
 
-def test_names_of_old_programs_have_a_page_of_their_own(generated):
+def test_names_of_old_programs_have_a_separate_page(generated):
     for group in generated.groups():
         found = {"CPUPlace", "CUDAPlace", "LoDTensor", "create_lod_tensor"} & set(group.names)
         assert len(found) == (4 if group.page == "fluid-2018" else 0)

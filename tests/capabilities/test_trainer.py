@@ -165,7 +165,7 @@ def test_row_43_the_train_program_calls_the_inference_program(in_tmp):
         np.testing.assert_allclose(guess, hidden @ p["fc_1.w_0"] + p["fc_1.b_0"], rtol=1e-4, atol=1e-5)
 
 
-def test_row_44_warm_start_and_parameters_handed_over(in_tmp):
+def test_row_44_warm_start_and_shared_parameters(in_tmp):
     """Start a training with saved parameters, and pass its parameters to an Inferencer without a file."""
     first = fluid.Trainer(train_program, SGD)
     first.train(minibatches(COLUMNS), progress=False)

@@ -1,4 +1,4 @@
-"""Table of layers that accept sequences: a row here is all that a layer needs to be tested.
+"""Table of layers that accept sequences: one row is enough to test a layer.
 
     Row("sequence_pool", lambda x: layers.sequence_pool(x, "max"), _seq())
 

@@ -174,7 +174,7 @@ def test_published_versions_need_no_labels_by_default(opened, tmp_path):
     assert list(model.feeds) == ["x"] and model.output_names == ("guess",)
 
 
-def test_versions_are_published_by_themselves(opened, tmp_path, caplog):
+def test_versions_are_published_automatically(opened, tmp_path, caplog):
     online = opened(publish_to=tmp_path / "models", publish_every=2, fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(25))
     assert trained_on(online)["steps"] == 5

@@ -78,7 +78,7 @@ def by_adapters(example):
 
 
 def by_gradients_alone(example):
-    """Run in single precision by gradients alone, as Adam would divide rounding errors by themselves."""
+    """Run in single precision with SGD, because Adam would divide one rounding error by another."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fluid.optimizer, "Adam", fluid.optimizer.SGD)
         example.main()

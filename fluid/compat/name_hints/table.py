@@ -1,8 +1,6 @@
-"""Table of hints: what to write in place of names of Keras, PyTorch and others that fluid does not have."""
+"""Table of hints: the names to write in place of names of other libraries and PaddlePaddle Fluid."""
 
 from collections.abc import Mapping
-
-from fluid.compat.name_hints.fluid_names import FLUID_2018
 
 _BEST = 'fluid.handlers.SaveBest("best.params", "test_loss"), or fluid.CheckpointConfig(folder)'
 _TEST = "trainer.test(reader)"
@@ -533,6 +531,174 @@ OTHER_LIBRARIES: dict[str, Mapping[str, str]] = {
         "unsqueeze": "layers.unsqueeze(x, axes=[...])",
     },
 }
+
+# Names of PaddlePaddle Fluid: a dict from an owner to a dict from a missing name to the advice, as in `OTHER_LIBRARIES`.
+FLUID_2018: dict[str, Mapping[str, str]] = {
+    "fluid.layers": {
+        "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",
+        "ConditionalBlock": "layers.cond(pred, true_fn, false_fn), or fluid.static",
+        "IfElse": "layers.where(condition, x, y) to choose for each example, layers.cond(pred, true_fn, false_fn) for "
+        "all, or fluid.static",
+        "ParallelDo": "parallel=True of fluid.Trainer, which divides each minibatch among the devices",
+        "Switch": "layers.case([(condition, lambda: value), ...], default=lambda: value), which returns the value that "
+        "a Switch would assign, or fluid.static",
+        "While": "layers.while_loop(cond, body, loop_vars), which returns the values that the block would change, or "
+        "fluid.static",
+        "append_LARS": "fluid.optimizer.LarsMomentum",
+        "array_to_lod_tensor": "layers.DynamicRNN, whose outputs are sequences",
+        "autoincreased_step_counter": 'layers.create_state([1], "int32"), whose update() counts, or fluid.static',
+        "batch": "fluid.batch",
+        "beam_search_decode": "layers.beam_search, which is the whole search over a function for one step, "
+        "layers.dynamic_decode with a layers.BeamSearchDecoder, or fluid.static",
+        "continuous_value_model": "layers.slice, to cut the first two columns off",
+        "create_global_var": "layers.create_state(shape, initializer=value), whose update() changes it, or "
+        "fluid.static",
+        "create_py_reader_by_data": "a reader, fluid.reader.buffered(reader, 64), which trainer.train takes, or "
+        "fluid.static",
+        "create_tensor": "layers.fill_constant, or fluid.static for a variable to assign to",
+        "deformable_roi_pooling": "layers.roi_align, or layers.prroi_pool, through which regions receive a gradient",
+        "detection_map": "fluid.metrics.DetectionMAP, a metric for trainer.test(metrics=...)",
+        "double_buffer": "nothing: the next minibatch goes to the device while a step runs; readers that wait go "
+        "through fluid.reader.buffered, or fluid.static",
+        "filter_by_instag": "a reader that leaves rows out, or layers.where",
+        "generate_mask_labels": "masks that the reader draws from the polygons, and layers.roi_align to pool their "
+        "regions",
+        "get_places": "parallel=True of fluid.Trainer for all devices, place= for some of them",
+        "get_tensor_from_selected_rows": "nothing: gradients of sparse tables are arrays",
+        "gradients": 'fetch=["x@GRAD"] of fluid.Session.run, or fluid.static',
+        "hash": "a hash that the reader computes, or layers.elementwise_mod(ids, y)",
+        "inplace_abn": "layers.batch_norm(x, act=...), whose memory XLA uses again by itself",
+        "is_empty": "x.size == 0 of Python: shapes are known",
+        "load": "fluid.io.load_params(session, folder)",
+        "locality_aware_nms": "layers.multiclass_nms, which does not average boxes",
+        "lod_rank_table": "nothing: sequences are padded, and never sorted",
+        "lod_tensor_to_array": "layers.DynamicRNN, whose block sees one step after the other",
+        "max_sequence_len": "x.lengths.max() of a SequenceBatch",
+        "merge_lod_tensor": "layers.where(condition, x, y), which chooses for each example",
+        "merge_selected_rows": "nothing: rows of sparse gradients are merged by themselves",
+        "open_files": "a reader that reads them, fluid.reader.xmap",
+        "open_recordio_file": "a reader, fluid.reader.Reader",
+        "py_reader": "a reader, fluid.reader.buffered(reader, 64), which trainer.train takes, or fluid.static",
+        "random_crop": "a reader that crops, or layers.crop_tensor at offsets of layers.uniform_random",
+        "random_data_generator": "layers.uniform_random",
+        "read_file": "layers.data, once for each field, or fluid.static",
+        "reorder_lod_tensor_by_rank": "nothing: sequences are padded, and never sorted",
+        "roi_perspective_transform": "layers.roi_align for upright regions, layers.grid_sampler for rotated ones",
+        "sequence_topk_avg_pooling": "layers.topk and layers.reduce_mean",
+        "shrink_memory": "layers.DynamicRNN, which leaves sequences that have ended as they are",
+        "shuffle": "fluid.reader.shuffle",
+        "similarity_focus": "layers.one_hot of layers.argmax",
+        "split_lod_tensor": "layers.where(condition, x, y), which chooses for each example",
+        "tensor_array_to_tensor": "layers.concat or layers.stack of a list of values",
+    },
+    "fluid": {
+        "AsyncExecutor": "fluid.Trainer",
+        "BuildStrategy": "nothing: XLA chooses how a program is built; fluid.static accepts one",
+        "CUDAPinnedPlace": "fluid.CPUPlace: the host's memory is pinned where JAX needs it",
+        "CompiledProgram": "the program function: every program is compiled; or fluid.static",
+        "DataFeedDesc": "a reader, fluid.reader.map",
+        "DatasetFactory": "a reader, fluid.reader.xmap",
+        "DistributeTranspiler": "fluid.Trainer(program, optimizer, parallel=True); several processes are started by "
+        "`python -m fluid launch`, or meet by fluid.distributed.initialize",
+        "DistributeTranspilerConfig": "fluid.Trainer(program, optimizer, parallel=fluid.Mesh(data=4, fsdp=2))",
+        "ExecutionStrategy": "nothing: XLA schedules a program; fluid.static accepts one",
+        "Executor": "fluid.static.Executor; or fluid.Session(program), whose run takes feed= and fetch=, and which has "
+        "the parameters at once",
+        "LayerHelper": "a function of layers, fluid.layers.create_parameter and fluid.layers.create_state",
+        "LoDTensorArray": "layers.create_array(dtype, max_length=...)",
+        "ParallelExecutor": "fluid.Trainer(program, optimizer, parallel=True), or fluid.Session with parallel=",
+        "Tensor": "a NumPy array, or fluid.LoDTensor for sequences",
+        "Variable": "the arrays that layers return, or fluid.static",
+        "append_backward": 'fetch=["fc_0.w_0@GRAD"] of fluid.Session.run, or fluid.static',
+        "compiler": "nothing: every program is compiled",
+        "cpu_places": "fluid.CPUPlace()",
+        "create_random_int_lodtensors": "fluid.create_random_int_lodtensor",
+        "cuda_pinned_places": "fluid.CPUPlace(): the host's memory is pinned where JAX needs it",
+        "cuda_places": 'place="gpu" and parallel=True of fluid.Trainer for all of them, fluid.CUDAPlace(0) for one',
+        "data_feeder": "fluid.DataFeeder",
+        "dataset": "data that you load yourself, in a fluid.reader.Reader",
+        "debugger": "fluid.summary, or fluid.draw",
+        "default_main_program": "the program function itself: fluid.Session(program); or fluid.static",
+        "default_startup_program": "nothing: a Session or Trainer has the initial parameters from the start",
+        "disable_dygraph": "program functions; there is one way to run them",
+        "dygraph": "a program function; values are there when fluid.Session(program).run(...) returns",
+        "enable_dygraph": "program functions; there is one way to run them",
+        "evaluator": "fluid.metrics, with trainer.test(metrics=...)",
+        "executor": "fluid.Session(program), or fluid.static",
+        "framework": "fluid.Program, or fluid.static",
+        "get_flags": "settings of JAX, jax.config",
+        "global_scope": "session.scope of a fluid.Session, or trainer.session.scope",
+        "gradients": 'fetch=["x@GRAD"] of fluid.Session.run, or fluid.static',
+        "in_dygraph_mode": "False: there are only program functions",
+        "install_check": "python -m fluid",
+        "is_compiled_with_cuda": "fluid.core.is_compiled_with_cuda",
+        "layer_helper": "a function of layers, fluid.layers.create_parameter and fluid.layers.create_state",
+        "load_op_library": "fluid.layers.py_func, or a function of JAX",
+        "memory_optimize": "nothing: XLA plans the memory",
+        "net_drawer": "fluid.draw",
+        "profiler": "fluid.handlers.Profiler",
+        "program_guard": "a function for each program: fluid.Session(first, second); or fluid.static",
+        "recordio_writer": "files of your own, read by a fluid.reader.Reader",
+        "release_memory": "nothing: XLA plans the memory",
+        "require_version": "fluid.__version__",
+        "scope_guard": "a fluid.Session for each scope, or fluid.static",
+        "set_flags": "settings of JAX, jax.config.update",
+        "transpiler": "parallel= of fluid.Trainer for several devices; every program is compiled",
+    },
+    "fluid.io": {
+        "ComposeNotAligned": "fluid.errors.ReaderError",
+        "DataLoader": "a fluid.reader.Reader, which fluid.Trainer.train takes, or fluid.static",
+        "PyReader": "a fluid.reader.Reader, which fluid.Trainer.train takes, or fluid.static",
+        "batch": "fluid.batch",
+        "buffered": "fluid.reader.buffered",
+        "cache": "fluid.reader.cache",
+        "chain": "fluid.reader.chain",
+        "compose": "fluid.reader.compose",
+        "firstn": "fluid.reader.firstn",
+        "get_inference_program": "the program function that predicts: fluid.Inferencer runs it in test mode",
+        "get_parameter_value": 'session.scope["fc_0.w_0"] of a fluid.Session',
+        "get_parameter_value_by_name": 'session.scope["fc_0.w_0"] of a fluid.Session',
+        "get_program_parameter": "fluid.Program(program).parameters",
+        "get_program_persistable_vars": "fluid.Program(program).parameters and .states",
+        "load": "fluid.io.load_persistables",
+        "load_program_state": "fluid.io.load_arrays, or fluid.io.load_fluid_params for what the original saved",
+        "load_vars": "fluid.io.load_params(session, folder), or fluid.static",
+        "map_readers": "fluid.reader.map_readers",
+        "multiprocess_reader": "fluid.reader.xmap",
+        "save": "fluid.io.save_persistables",
+        "save_vars": "fluid.io.save_params(session, folder, names=[...]), or fluid.static",
+        "set_program_state": "session.load_params(arrays) of a fluid.Session",
+        "shuffle": "fluid.reader.shuffle",
+        "xmap_readers": "fluid.reader.xmap_readers",
+    },
+    "fluid.clip": {
+        "ErrorClipByValue": "fluid.clip.GradientClipByValue, or a jax.custom_vjp around a value",
+        "append_gradient_clip_ops": "grad_clip= of fluid.optimizer.Adam and the others",
+        "error_clip_callback": "fluid.clip.GradientClipByValue",
+    },
+    "fluid.metrics": {
+        "MetricsBase": "fluid.metrics.MetricBase",
+    },
+    "fluid.initializer": {
+        "init_on_cpu": "nothing: XLA decides where values are computed",
+    },
+    "fluid.nets": {
+        "img_conv_bn_pool": "fluid.nets.img_conv_group(..., conv_with_batchnorm=True)",
+        "simple_attention": "fluid.nets.scaled_dot_product_attention",
+        "simple_gru": "fluid.layers.dynamic_gru",
+        "simple_lstm": "fluid.layers.dynamic_lstm",
+    },
+    "fluid.reader": {
+        "ComposeNotAligned": "fluid.errors.ReaderError",
+        "PyReader": "fluid.reader.buffered(reader, 64), or fluid.static",
+        "multiprocess_reader": "fluid.reader.xmap(function, reader, processes=4)",
+    },
+    "fluid.regularizer": {
+        "WeightDecayRegularizer": "fluid.regularizer.L2Decay",
+        "append_regularization_ops": "regularization= of fluid.optimizer.Adam and the others",
+    },
+}
+
 # All hints: the errors use them. Pages and indexes for new users have the names of `OTHER_LIBRARIES` only.
 HINTS: dict[str, Mapping[str, str]] = {
     owner: {**OTHER_LIBRARIES.get(owner, {}), **FLUID_2018.get(owner, {})}

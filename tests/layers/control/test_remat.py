@@ -101,7 +101,7 @@ def test_a_step_keeps_less():
         step = bind(session.engine, found, Request("train", None, ("x",)))
         return step.lowered({"x": np.zeros((64, 4), "float32")}).compile().memory_analysis().temp_size_in_bytes
 
-    one = 64 * 256 * 4  # bytes of what a block computes
+    one = 64 * 256 * 4  # bytes of the values of a block
     assert memory(directly) >= 8 * one
     assert memory(layers.remat) <= 4 * one
 

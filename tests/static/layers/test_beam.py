@@ -1,4 +1,4 @@
-"""Decoder of chapter 8 of the book of 2018: compared with a search by hand over lists."""
+"""Decoder of chapter 8 of the book of 2018: compared with a plain search over lists."""
 
 import numpy as np
 import pytest

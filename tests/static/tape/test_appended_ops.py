@@ -53,7 +53,7 @@ def test_an_appended_op_computes_its_layer(type, inputs, attrs, wanted):
 
 
 def fully_connected(input, size, param_attr=None, bias_attr=None, act=None, name=None):
-    """Call Fluid's own `fc`, as programs copy it to change a line."""
+    """Copy Fluid's `fc`, as programs do to change a line."""
     helper = LayerHelper("fc", **locals())
     products = []
     for x, attr in helper.iter_inputs_and_params():
