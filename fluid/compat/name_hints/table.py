@@ -532,7 +532,7 @@ OTHER_LIBRARIES: dict[str, Mapping[str, str]] = {
     },
 }
 
-# Names of PaddlePaddle Fluid: a dict from an owner to a dict from a missing name to the advice, as in `OTHER_LIBRARIES`.
+# Names of PaddlePaddle Fluid: a dict from an owner to a dict of advice by missing name, as in `OTHER_LIBRARIES`.
 FLUID_2018: dict[str, Mapping[str, str]] = {
     "fluid.layers": {
         "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",
