@@ -1,4 +1,7 @@
-"""Training with four look-ups in a table, batch 256, Adagrad: time and memory depend only on the used rows."""
+"""Training a net that reads four rows of a large table for each example: steps per second, and peak memory.
+
+The batch is 256, and the optimizer is Adagrad.
+"""
 
 import json
 import pathlib
@@ -15,22 +18,23 @@ from training import Setup, fluid_peer, turns_of
 import fluid
 
 ROWS, STEPS = 1_000_000, 20
-STATUS = pathlib.Path("/proc/self/status")  # of Linux
+STATUS = pathlib.Path("/proc/self/status")  # only Linux has this file
 ADAGRAD = optax.adagrad(0.01, initial_accumulator_value=0.0, eps=1e-12)
 SETUP = Setup(fluid.optimizer.Adagrad(0.01), ADAGRAD, batch=256, read_every=STEPS)
 
 
 def memory(kind: str) -> int:
-    """Return the bytes of this process: "VmRSS" for the current size, "VmHWM" for the peak."""
+    """Return the memory of this process in bytes: its current size for "VmRSS", its peak for "VmHWM"."""
     # getrusage does not help: its maximum includes the memory of the parent process before the fork.
     lines = STATUS.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
 
 
 def measure_memory() -> tuple[int, int]:
-    """Measure the extra bytes of a training, and the bytes of its table and optimizer state, in a separate process.
+    """Return the bytes that a training adds to the peak memory, and the bytes of its parameters and optimizer state.
 
-    A training with a table of 1000 rows runs first, so that the compiler and the threads of JAX do not count.
+    Run this function in a new process, because the peak memory of a process never decreases. A training with a table
+    of 1000 rows runs first, so that the memory of the compiler and of JAX's threads does not count.
     """
     for rows in (1000, ROWS):
         model = lookups(rows)
@@ -43,7 +47,10 @@ def measure_memory() -> tuple[int, int]:
 
 
 def peak_memory(repeats: int) -> list[Row]:
-    """Measure the peak memory of a training, without the parameters and the optimizer state."""
+    """Measure the peak memory of a training, compared with the size of its parameters and optimizer state.
+
+    Return no row on a system other than Linux.
+    """
     if not STATUS.exists():
         return []
     found = []
@@ -56,7 +63,7 @@ def peak_memory(repeats: int) -> list[Row]:
 
 
 def turn_of(rows: int, epochs: int) -> Callable[[], float]:
-    """Return a function that trains with a table of `rows` rows, and returns the steps per second."""
+    """Return a function that trains in fluid with a table of `rows` rows, and returns the steps per second."""
     return turns_of(lookups(rows), STEPS, epochs, SETUP)["fluid"]
 
 

@@ -1,10 +1,11 @@
-"""Padding and compilations of `fluid.reader.buckets` for lengths of several kinds, with other constants.
+"""Cost of padding and compilations in `fluid.reader.buckets`: five kinds of data, several values of each constant.
 
     python benchmarks/buckets.py
 
-A figure is the cost of 2,000 minibatches of 32 rows, in padded steps, divided by the steps of their longest rows; a
-compilation costs as much as 2 or, after the slash, 40 minibatches of the longest row. 1.00 has no padding and no cost
-of compilations.
+Each cell has two figures for 2,000 minibatches of 32 rows. A figure is the sum of the padded lengths of the
+minibatches, plus the cost of the compilations, divided by the sum of the lengths of the longest rows. A compilation
+costs as much as 2 minibatches of the longest row in the first figure, and 40 in the second figure. A figure of 1.00
+means that there is no padding, and that compilations cost nothing.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ CONSTANTS = {"_PRICE": (1.0, 2.0, 8.0), "_SPARE": (1.25, 1.5, 2.0)}
 
 
 def lengths() -> dict[str, np.ndarray]:
-    """Return the longest row of each minibatch, by the kind of data."""
+    """Return the length of the longest row in each minibatch, by the kind of data."""
     random = np.random.default_rng(0)
     texts = np.minimum(random.lognormal(3, 0.7, (MINIBATCHES, ROWS)).astype(int) + 1, 400)
     grouped = np.sort(texts.ravel()).reshape(MINIBATCHES, ROWS)
@@ -33,7 +34,12 @@ def lengths() -> dict[str, np.ndarray]:
 
 
 def cost(longest: np.ndarray, compilation: int) -> float:
-    """Return the cost of padding and compilations, relative to the steps of the longest rows."""
+    """Return the cost of padded minibatches and compilations, divided by the sum of `longest`.
+
+    Args:
+      longest: the length of the longest row in each minibatch.
+      compilation: the cost of one compilation, in minibatches of the longest row of all.
+    """
     price = compilation * ROWS * longest.max()
     chosen = buckets.Buckets({"x": SPEC}, price=price)
     sizes = [chosen.pad({"x": read_feed(SPEC, [[1] * n] + [[1]] * (ROWS - 1))})["x"].shape[1] for n in longest]

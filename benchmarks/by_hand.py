@@ -1,7 +1,8 @@
-"""Nets in plain JAX and optax, for processes that must not import anything else, in the form that is fastest on a CPU.
+"""Nets in plain JAX and optax: a separate module, because a measured process must not import anything else.
 
-Images have the channels last, filters are `[kh, kw, channels, filters]`, and pooling compares pixels. Parameters and
-states have the names that fluid gives them. A process that runs only inference does not import optax.
+The nets use the layout that is fastest on a CPU: images have the channels last, and filters are
+`[kh, kw, channels, filters]`. Parameters and states have the same names as in fluid. A process that runs only inference
+does not import optax.
 """
 
 from __future__ import annotations
@@ -52,9 +53,10 @@ def convolution(x: Any, filters: Any, stride: int = 1, padding: int = 0, groups:
 
 def halved(x: Any, training: bool) -> Any:
     """Return the maximum of each window of 2 x 2 pixels of images `[batch, height, width, channels]`."""
-    if not training:  # fastest without a gradient
+    if not training:  # reduce_window is fastest without a gradient
         return jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    # The gradient of a reshape and a maximum compares pixels with the maximum, and XLA may round the two differently.
+    # A maximum after a reshape is not safe: its gradient tests which pixels equal the maximum, but XLA may round the
+    # pixels and the maximum differently.
     cells = [x[:, i::2, j::2] for i in range(2) for j in range(2)]
     return functools.reduce(lambda a, b: jax.numpy.where(a >= b, a, b), cells)
 
@@ -76,7 +78,7 @@ def batch_norm(name: str, p: Arrays, states: Arrays, x: Any, training: bool) -> 
 
 
 class Net(NamedTuple):
-    """A net that creates its initial values.
+    """A hand-written net, which can create its initial values.
 
     Attributes:
       shape: the shape of one input.
@@ -123,7 +125,7 @@ NETS = {
 
 
 def plain_step(loss_of: Callable[..., Any], optimizer: optax.GradientTransformation) -> Callable[..., tuple[Any, Any]]:
-    """Return the jitted step `((parameters, slots), *batch) -> (state, loss)`, with the optimizer state `slots`."""
+    """Return the jitted training step `(state, *batch) -> (state, loss)`; `state` is (parameters, optimizer state)."""
     import optax
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -139,7 +141,10 @@ def plain_step(loss_of: Callable[..., Any], optimizer: optax.GradientTransformat
 def make_step(
     forward: Callable[[Arrays, Arrays, Any, bool], tuple[Any, Arrays]], optimizer: optax.GradientTransformation
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return the jitted step `(state, x, labels) -> (state, loss)`, which donates the state."""
+    """Return the jitted training step `(state, x, labels) -> (state, loss)`, which donates the state.
+
+    The state is (parameters, states of the net, optimizer state).
+    """
     import optax
 
     def loss_function(parameters: Arrays, states: Arrays, x: Any, labels: Any) -> tuple[Any, Arrays]:

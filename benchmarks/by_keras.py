@@ -1,4 +1,4 @@
-"""The models in Keras 3 on JAX, trained by `fit`."""
+"""Models in Keras 3 on JAX: the compared nets, their training by `fit`, and inference."""
 
 import os
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def lenet() -> keras.Model:
 
 
 def resnet(blocks: list[tuple[int, int]]) -> keras.Model:
-    """Return a ResNet for 32 x 32 images, with `blocks` of (filters, stride)."""
+    """Return a ResNet for 32 x 32 images; `blocks` has (filters, stride) of each residual block."""
 
     def conv_bn(x: Any, filters: int, size: int, stride: int) -> Any:
         x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
@@ -48,7 +48,7 @@ def resnet(blocks: list[tuple[int, int]]) -> keras.Model:
 
 
 def lstm(vocabulary: int, width: int, longest: int) -> keras.Model:
-    """Return an embedding, an LSTM, a maximum over the words of each sentence, and two classes."""
+    """Return a classifier: an embedding, an LSTM, the maximum over the words of a sentence, and two classes."""
     words, lengths = layers.Input((longest,), dtype="int32"), layers.Input((), dtype="int32")
     hidden = layers.LSTM(width, return_sequences=True)(layers.Embedding(vocabulary, width)(words))
     there = ops.less(ops.arange(longest), ops.expand_dims(lengths, 1))
@@ -64,7 +64,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """Return a function that trains for a number of epochs, and returns the losses that it reads."""
+    """Return a function that trains for n epochs, and returns the loss of every `read_every`-th step of an epoch."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, jit_compile=True)
     losses: list[float] = []
@@ -84,7 +84,7 @@ def trained(
 
 
 def answering(model: keras.Model) -> Answer:
-    """Return a function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
+    """Return a function that infers probabilities `[batch, classes]` from images `[batch, height, width, channel]`."""
     learnt, states = ([v.value for v in some] for some in (model.trainable_variables, model.non_trainable_variables))
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""The models in Flax NNX, each with its training loop, as Flax's guide writes a loop."""
+"""Models in Flax NNX: the compared nets, a training loop in the style of Flax's guide, and inference."""
 
 import itertools
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Lenet(nnx.Module):
 
 
 class ConvNorm(nnx.Module):
-    """A convolution without bias, and batch normalisation."""
+    """A convolution without bias, followed by batch normalisation."""
 
     def __init__(self, channels: int, filters: int, size: int, stride: int, rngs: nnx.Rngs):
         padding = (size - 1) // 2
@@ -57,7 +57,7 @@ class ConvNorm(nnx.Module):
 
 
 class Residual(nnx.Module):
-    """Two convolutions and a shortcut."""
+    """A residual block: two convolutions and a shortcut."""
 
     def __init__(self, channels: int, filters: int, stride: int, rngs: nnx.Rngs):
         self.first = ConvNorm(channels, filters, 3, stride, rngs)
@@ -69,7 +69,7 @@ class Residual(nnx.Module):
 
 
 class Resnet(nnx.Module):
-    """A ResNet for 32 x 32 images, with `blocks` of (filters, stride)."""
+    """A ResNet for 32 x 32 images; `blocks` has (filters, stride) of each residual block."""
 
     def __init__(self, blocks: list[tuple[int, int]], rngs: nnx.Rngs):
         self.first = ConvNorm(3, 16, 3, 1, rngs)
@@ -85,7 +85,7 @@ class Resnet(nnx.Module):
 
 
 class Lstm(nnx.Module):
-    """An embedding, an LSTM, a maximum over the words of each sentence, and two classes."""
+    """A classifier: an embedding, an LSTM, the maximum over the words of a sentence, and two classes."""
 
     def __init__(self, vocabulary: int, width: int, rngs: nnx.Rngs):
         self.table = nnx.Embed(vocabulary, width, rngs=rngs)
@@ -106,7 +106,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """Return a function that trains for a number of epochs, and returns the losses that it reads."""
+    """Return a function that trains for n epochs, and returns the loss of every `read_every`-th step of an epoch."""
     rule = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
 
     @nnx.jit
@@ -118,7 +118,7 @@ def trained(
         rule.update(model, gradients)
         return loss
 
-    # As Flax's guide on performance recommends, the steps do not traverse the modules.
+    # With `cached_partial`, a step does not traverse the modules, as Flax's guide on performance recommends.
     quick = nnx.cached_partial(step, model, rule)
     random = np.random.default_rng(0)
 
@@ -139,8 +139,8 @@ def trained(
 
 
 def answering(model: nnx.Module) -> Answer:
-    """Return a function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
-    # The calls of Flax's functional API do not traverse the modules.
+    """Return a function that infers probabilities `[batch, classes]` from images `[batch, height, width, channel]`."""
+    # The modules are split once, so that a call does not traverse them.
     graph, state = nnx.split(nnx.view(model, use_running_average=True))
 
     @jax.jit

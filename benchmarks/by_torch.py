@@ -1,4 +1,4 @@
-"""The models in PyTorch, each with its training loop, as PyTorch's guide writes a loop."""
+"""Models in PyTorch: the compared nets, a training loop in the style of PyTorch's guide, and inference."""
 
 import itertools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def mlp() -> nn.Module:
     """Return a perceptron 64-200-200-10."""
     return nn.Sequential(
         nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)
-    )  # logits, like every net here
+    )  # all nets of this module return logits
 
 
 def lenet() -> nn.Module:
@@ -29,7 +29,7 @@ def lenet() -> nn.Module:
 
 
 class Residual(nn.Module):
-    """Two convolutions and a shortcut."""
+    """A residual block: two convolutions and a shortcut."""
 
     def __init__(self, channels: int, filters: int, stride: int):
         super().__init__()
@@ -47,7 +47,7 @@ def conv_bn(channels: int, filters: int, size: int, stride: int) -> nn.Module:
 
 
 def resnet(blocks: list[tuple[int, int]]) -> nn.Module:
-    """Return a ResNet for 32 x 32 images, with `blocks` of (filters, stride)."""
+    """Return a ResNet for 32 x 32 images; `blocks` has (filters, stride) of each residual block."""
     layers = [conv_bn(3, 16, 3, 1), nn.ReLU()]
     for (before, _), (filters, stride) in itertools.pairwise([(16, 1), *blocks]):
         layers.append(Residual(before, filters, stride))
@@ -55,7 +55,7 @@ def resnet(blocks: list[tuple[int, int]]) -> nn.Module:
 
 
 def grouped(groups: int) -> nn.Module:
-    """Return a net of three convolutions of 128 channels in `groups` groups, their mean, and 10 classes."""
+    """Return a net: three convolutions of 128 channels in `groups` groups, the mean over pixels, and 10 classes."""
     layers: list[nn.Module] = []
     for _ in range(3):
         layers += nn.Conv2d(128, 128, 3, padding=1, groups=groups), nn.ReLU()
@@ -63,7 +63,7 @@ def grouped(groups: int) -> nn.Module:
 
 
 class Lookups(nn.Module):
-    """Four rows of a table with sparse gradients, a layer of 256, and 10 classes."""
+    """A net that reads four rows of a table with sparse gradients: then a layer of 256, and 10 classes."""
 
     def __init__(self, rows: int):
         super().__init__()
@@ -75,7 +75,7 @@ class Lookups(nn.Module):
 
 
 class Lstm(nn.Module):
-    """An embedding, an LSTM, a maximum over the words of each sentence, and two classes."""
+    """A classifier: an embedding, an LSTM, the maximum over the words of a sentence, and two classes."""
 
     def __init__(self, vocabulary: int, width: int):
         super().__init__()
@@ -97,7 +97,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """Return a function that trains for a number of epochs, and returns the losses that it reads."""
+    """Return a function that trains for n epochs, and returns the loss of every `read_every`-th step of an epoch."""
     rule = optimizer(model.parameters())
     if inputs[0].ndim == 4:
         model.to(memory_format=torch.channels_last)
@@ -122,7 +122,7 @@ def trained(
 
 
 def answering(model: nn.Module) -> Answer:
-    """Return a function from images `[batch, channel, height, width]` to probabilities `[batch, classes]`."""
+    """Return a function that infers probabilities `[batch, classes]` from images `[batch, channel, height, width]`."""
     model.to(memory_format=torch.channels_last).eval()
 
     def answer(x: np.ndarray) -> np.ndarray:
@@ -133,7 +133,7 @@ def answering(model: nn.Module) -> Answer:
 
 
 def laid_out(x: Any) -> Any:
-    """Convert images to channels last in memory, as PyTorch's guide recommends for convolutions on CPUs."""
+    """Convert images to channels-last memory, as PyTorch's guide recommends on CPUs; return other inputs unchanged."""
     return x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 

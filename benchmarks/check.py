@@ -1,8 +1,9 @@
-"""Fail if a ratio is worse than the one in FIGURES.md: `make bench-check` or `python benchmarks/check.py mlp`.
+"""A check of new ratios against FIGURES.md: `make bench-check` or `python benchmarks/check.py mlp`.
 
-A row is worse if its better quartile is worse than the worse quartile of the committed row, by more than the fraction
-`--tolerance`. Ratios depend slightly on the machine: measure on the machine of the table, while no other program
-runs.
+The check fails if a row is worse than the committed row. If higher is better, a row is worse if its upper quartile is
+below the committed lower quartile by more than the fraction `--tolerance`. If lower is better, a row is worse if its
+lower quartile is above the committed upper quartile by more than this fraction. Run the check on the machine on which
+FIGURES.md was measured, while no other program runs, because ratios depend slightly on the machine.
 """
 
 import argparse
@@ -17,7 +18,7 @@ NAMES = ["mlp", "lenet_bn", "inference", "repeat"]
 
 
 def committed(text: str) -> dict[str, tuple[float, float]]:
-    """Return the quartiles of each row of the tables of FIGURES.md, by the name of the measurement."""
+    """Return the lower and the upper quartile of each row in the text of FIGURES.md, by the name of the measurement."""
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if " is better)" in line
     ]
@@ -25,7 +26,7 @@ def committed(text: str) -> dict[str, tuple[float, float]]:
 
 
 def verdict(row: Row, known: dict[str, tuple[float, float]], tolerance: float) -> str | None:
-    """Return the problem of a row as text, or None.
+    """Return a message if a new measurement is worse than the committed row, or None.
 
     Args:
       row: the new measurement.

@@ -1,9 +1,9 @@
-"""Cost of a checkpoint of 200 MB for the training thread, compared with a blocking save.
+"""Cost of a checkpoint of 200 MB: the time that the training thread loses, compared with a blocking save.
 
     python benchmarks/checkpoint.py --rounds 9
 
-Two figures: the time that `after_step` blocks the training thread, and the slowdown of steps during a concurrent save
-(XLA copies the arrays that it would otherwise overwrite, and two cores share the work).
+The first figure is the time for which a save blocks the training thread. The second figure is the slowdown of steps
+during a concurrent save: XLA copies the arrays that it would otherwise overwrite, and the cores share the work.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Start times and training on ragged text, compared with an earlier commit of fluid.
+"""Comparison of fluid with an earlier commit: the time to the first training step, and training on ragged text.
 
     python benchmarks/earlier.py COMMIT --rounds 5
 
 Both commits run the same scripts, in processes with an empty compilation cache. The figures are the CPU seconds until
-the first training step of the README's net, and the time of 8 epochs of the ragged encoder. The CPU seconds count from
-the start of the process, and from `Trainer()`.
+the first training step of the README's net, and the time of 8 epochs of the ragged encoder. The CPU seconds are
+measured twice: from the start of the process, and from the call of `Trainer()`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def first_step(source: str) -> dict[str, float]:
-    """Return the seconds by clock until the first training step of a process that imports fluid from `source`."""
+    """Return the seconds until the first training step, for each clock; the process imports fluid from `source`."""
     with tempfile.TemporaryDirectory() as place:
         arguments = ("fluid", "digits", "step", f"{place}/parameters.npz")
         return reached(*arguments, folder=f"{place}/fluid", source=source)

@@ -1,10 +1,11 @@
-"""Bytes of files that each of several processes reads, compared with one process that trains on equal minibatches.
+"""Bytes that each of several training processes reads from files, compared with a training in one process.
 
     python benchmarks/files.py --processes 2
 
 Each training makes one pass over generated Parquet files: in the order of the files, shuffled, or shuffled in parts.
-As usual, the row groups of the files have more rows than a minibatch. The bytes are requests to the file system,
-without the read in each process that counts the rows. The losses are compared with the losses of one process.
+As usual, the row groups of the files have more rows than a minibatch. The bytes are the sizes of all reads, except the
+first read of each process, which counts the rows. The minibatches are equal, so the losses must equal the losses of
+one process.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import numpy as np
 import fluid
 from fluid.reader.files import listing
 
-FILES, GROUPS, ROWS, WIDTH = 16, 2, 512, 200  # row groups of a file, rows of a row group, numbers of a row
+FILES, GROUPS, ROWS, WIDTH = 16, 2, 512, 200  # files, row groups of a file, rows of a group, numbers of a row
 BATCH = 256
 ORDERS: dict[str, dict[str, Any]] = {
     "in the order of the files": {},
@@ -32,7 +33,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 def write(folder: pathlib.Path) -> None:
-    """Write generated numbers."""
+    """Write `FILES` Parquet files of random numbers to a folder."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -44,7 +45,7 @@ def write(folder: pathlib.Path) -> None:
 
 
 class Counted:
-    """A file that adds the size of each read to `total`."""
+    """A file that adds the size of each read to `Counted.total`."""
 
     total = 0
     _lock = threading.Lock()
@@ -64,7 +65,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counted(file: listing.File, opened: Any = listing.File.open) -> Iterator[Any]:
-    """Open a file as `Counted`, in place of `File.open`."""
+    """Open a file as `Counted`; this function replaces `File.open`."""
     with opened(file) as stream:
         yield Counted(stream)
 
@@ -74,7 +75,7 @@ def program() -> object:
 
 
 def train(folder: pathlib.Path) -> None:
-    """Train for one pass in each order, and report the bytes that this process reads."""
+    """Train for one pass in each of `ORDERS`, and write the bytes that this process reads, and the loss, to a file."""
     group = fluid.distributed.group()
     listing.File.open = counted  # type: ignore[method-assign, assignment]
     said = []
@@ -91,7 +92,7 @@ def train(folder: pathlib.Path) -> None:
 
 
 def measured(folder: pathlib.Path, processes: int) -> list[list[tuple[int, float]]]:
-    """Return the bytes and the mean loss of each order, by process."""
+    """Train in several processes; return (bytes, mean loss) of each process for each order."""
     command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes), __file__, "--train", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     lines = [(folder / f"{processes}.{i}.said").read_text().splitlines() for i in range(processes)]

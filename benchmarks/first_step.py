@@ -1,10 +1,11 @@
-"""One process of `startup.py`, which ends after the first training step or the first inference of a small net.
+"""One process of `startup.py`: it makes the first training step or the first inference of a small net, and ends.
 
     python benchmarks/first_step.py fluid digits step parameters.npz
 
-The process prints JSON: the time after the step or the inference, and the CPU seconds of all threads until then, from
-the start and since the imports. The parent process measures the elapsed time. A training step writes the parameters
-to the file, and inference reads them. In a "late step", the minibatch takes a second to read.
+The process prints JSON with three numbers: the time at the end of the step or the inference, the CPU seconds of all
+threads since the start of the process, and their CPU seconds since the end of the imports. The parent process measures
+the elapsed time. A training step writes the parameters to the file, and inference reads the parameters from the file.
+In a "late step", it takes a second to read the minibatch.
 """
 
 import functools
@@ -47,7 +48,7 @@ def step_by_fluid(net: str, path: str, reading: float = 0.0) -> float:
 
 
 def step_drawn_by_jax(net: str, path: str) -> float:
-    """Run the step of fluid with initial values drawn by `jax.random` on the device."""
+    """Run the step of fluid, but draw the initial values by `jax.random` on the device instead of on the host."""
     from fluid._util import host_random
 
     host_random.key_data = host_random.threefry.key_data = lambda key: None

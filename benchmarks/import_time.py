@@ -10,7 +10,7 @@ CODE = "import time; start = time.perf_counter(); import {}; print(time.perf_cou
 
 
 def seconds(modules: str) -> float:
-    """Return the seconds of an import in a new interpreter, with cached bytecode, as in an installed package."""
+    """Return the seconds of an import in a new interpreter, with bytecode caches, as users of a package have them."""
     command = [sys.executable, "-c", CODE.format(modules)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

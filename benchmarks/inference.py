@@ -15,7 +15,7 @@ import fluid
 
 
 def make_peers(model: Model) -> dict[str, Callable[[np.ndarray], Any]]:
-    """Return both functions from an array to probabilities, "fluid" and "hand"."""
+    """Return the inference functions "fluid" and "hand" of a model; each computes probabilities from an array."""
     session = fluid.Session(model.inference_program)
     program = next(iter(session.programs.values()))
     params = dict(session.scope)
@@ -33,7 +33,7 @@ def make_peers(model: Model) -> dict[str, Callable[[np.ndarray], Any]]:
 
 
 def latencies(call: Callable[[Any], Any], x: np.ndarray, count: int) -> tuple[float, float]:
-    """Return the median and the 99th percentile of the microseconds of a call."""
+    """Run `call(x)` `count` times, and return the median and the 99th percentile of its microseconds."""
     found = []
     for _ in range(count):
         start = time.perf_counter()
@@ -43,7 +43,7 @@ def latencies(call: Callable[[Any], Any], x: np.ndarray, count: int) -> tuple[fl
 
 
 def repeat(call: Callable[[Any], Any], x: np.ndarray, count: int) -> None:
-    """Call `call` `count` times."""
+    """Run `call(x)` `count` times."""
     for _ in range(count):
         call(x)
 

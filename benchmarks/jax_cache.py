@@ -1,10 +1,11 @@
-"""Damage to JAX's own compilation cache: the numbers after a flipped bit, and after a kill during a write.
+"""Damage to JAX's own compilation cache: one flipped bit in a file, and a process killed while it writes a file.
 
     python benchmarks/jax_cache.py --flips 200 --kills 100
 
-The figures are the reason for fluid's own files (`fluid/runtime/compilation_cache.py`). Each case has one of four
-results. "whole": the numbers are right. "stuck": the numbers are right, but the damaged file stays, so each later
-process compiles again. "wrong": the numbers are wrong, without an error. "crash": the process dies.
+The results are the reason why fluid writes other cache files (`fluid/runtime/compilation_cache.py`). After the damage,
+a compiled function computes numbers, with one of four results. "whole": the numbers are right. "stuck": the numbers are
+right, but the damaged file stays, so each later process compiles again. "wrong": the numbers are wrong, without an
+error. "crash": the process dies.
 """
 
 import argparse
@@ -23,7 +24,7 @@ OPTIONS = ["--zlib"] if "--zlib" in sys.argv else []
 
 
 def compute() -> bytes:
-    """Return the numbers of a compiled function, as bytes."""
+    """Compute numbers by a compiled function, and return them as bytes."""
     import jax
     import jax.numpy as jnp
 
@@ -50,7 +51,7 @@ def entries(folder: str) -> list[pathlib.Path]:
 
 
 def flip(folder: str, first: int, last: int) -> None:
-    """Flip one bit of the largest file, run, print the result, and repair the file, for each case."""
+    """Flip a random bit of the largest cache file for each case, compute, print the result, and restore the file."""
     cached_in(folder)
     import jax
 
@@ -73,7 +74,7 @@ def flip(folder: str, first: int, last: int) -> None:
 
 
 def flips(count: int) -> collections.Counter[str]:
-    """Count the results of flipped bits; a crashed process is restarted after its case."""
+    """Count the results of `count` flipped bits; after a crash, a new process continues with the next case."""
     ends: collections.Counter[str] = collections.Counter()
     case = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +93,7 @@ def flips(count: int) -> collections.Counter[str]:
 
 
 def kills(count: int) -> collections.Counter[str]:
-    """Count the results of processes that are killed as soon as one of their files appears."""
+    """Kill `count` processes as soon as a cache file appears, and count the results of the processes after them."""
     ends: collections.Counter[str] = collections.Counter()
     wanted = subprocess.run([sys.executable, __file__, "--compute", "off"], capture_output=True, check=True).stdout
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Attempts to compute layers faster on a CPU, each compared with XLA's code for the plain form.
+"""Several forms of a layer on a CPU: the time of each form, compared with the first, which leaves the work to XLA.
 
     python benchmarks/kernels.py [LSTM pooling ...] [--rounds 9]
 
@@ -29,7 +29,7 @@ def random(*shape: int) -> jax.Array:
 
 
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes a function and its gradient for output gradients of ones."""
+    """Return a function that computes `function` and its gradients, for output gradients of ones."""
 
     def call(*arguments: Any) -> Any:
         value, pull = jax.vjp(function, *arguments)
@@ -39,25 +39,25 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """Compute XLA's convolution of images with the channels last, for filters in fluid's layout."""
+    """Compute XLA's convolution of channels-last images with filters `[filters, channels, kh, kw]`, as in fluid."""
     pads = [(padding, padding)] * 2
     return jax.lax.conv_general_dilated(x, filters, [stride] * 2, pads, dimension_numbers=("NHWC", "OIHW", "NHWC"))
 
 
 def first(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """Compute XLA's convolution with the channels first, with transpositions of images with the channels last."""
+    """Transpose channels-last images to channels first, compute XLA's convolution, and transpose the result back."""
     found = jax.lax.conv_general_dilated(x.transpose(0, 3, 1, 2), filters, [stride] * 2, [(padding, padding)] * 2)
     return found.transpose(0, 2, 3, 1)
 
 
 def ours(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """Compute fluid's training convolution."""
+    """Compute the convolution that fluid uses in training, for channels-last images."""
     geometry = Geometry((stride, stride), [(padding, padding)] * 2, (1, 1), (1, 1), "NHWC")
     return convolution.convolution(x, filters, geometry, 1, training=True)
 
 
 def patches(x: Any, filters: Any, padding: int = 0) -> Any:
-    """Compute a convolution as one product with the concatenated pixels of each window."""
+    """Compute a convolution as one matrix product of the filters with the concatenated pixels of each window."""
     x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     count, channels, rows, columns = filters.shape
     high, wide = x.shape[1] - rows + 1, x.shape[2] - columns + 1
@@ -83,14 +83,14 @@ def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def grouped(form: Callable[..., Any], groups: int, stride: int, x: Any, filters: Any) -> Any:
-    """Compute a grouped convolution of images with the channels last, with as many windows as pixels."""
+    """Compute a grouped convolution of channels-last images by the function `form`, with half a window of padding."""
     pad = filters.shape[2] // 2
     geometry = Geometry([stride] * 2, [(pad, pad)] * 2, (1, 1), (1, 1), "NHWC")
     return form(x, filters, geometry, groups)
 
 
 def dense(groups: int, stride: int, x: Any, filters: Any) -> Any:
-    """Compute a convolution of equally many channels in one group."""
+    """Compute an ungrouped convolution of equally many channels, to compare its time with a grouped convolution."""
     repeated = jnp.tile(filters, (1, groups, 1, 1))
     return grouped(convolution.plain_convolution, 1, stride, x, repeated)
 
@@ -120,7 +120,7 @@ def grouped_convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def residual(once: bool, blocks: int, convolution: Callable[..., Any], x: Any, filters: Any) -> Any:
-    """Compute residual blocks of two convolutions, each with a normalisation."""
+    """Compute residual blocks of two convolutions; `once` applies `computed_once` to the input of each convolution."""
 
     def normalised(y: Any) -> Any:
         mean = y.mean((0, 1, 2))
@@ -143,7 +143,7 @@ def pooled_by_reshape(x: Any) -> Any:
 
 
 def in_program(layer: Callable[[], Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a layer in training as a function of its feed and its parameters."""
+    """Return a function of the feed `x` and the parameters `names`, which computes a layer in train mode."""
     program = fluid.Program(layer)
 
     def call(x: Any, *arrays: Any) -> Any:
@@ -157,7 +157,7 @@ def pooled_by_fluid(shape: tuple[int, ...]) -> Callable[..., Any]:
 
 
 def lstm_by_jax(unroll: int, masked: bool, x: Any, weight: Any) -> Any:
-    """Compute the hidden states by a scan with JAX's gradient."""
+    """Compute the hidden states of an LSTM by `jax.lax.scan`, whose gradient comes from JAX."""
 
     def step(state: Any, now: Any) -> Any:
         number, x = now
@@ -185,12 +185,12 @@ def lstm_by_fluid(x: Any, weight: Any) -> Any:
 
 
 def rows_projected(ids: Any, table: Any, weight: Any) -> Any:
-    """Project rows of a table: look rows up, then multiply."""
+    """Project rows of a table: look up the rows, then multiply the rows by `weight`."""
     return (table[ids].reshape(-1, table.shape[1]) @ weight).reshape(*ids.shape, -1)
 
 
 def table_projected(ids: Any, table: Any, weight: Any) -> Any:
-    """Project rows of a table: multiply the table, then look rows up."""
+    """Project rows of a table: multiply the whole table by `weight`, then look up the rows."""
     return (table @ weight)[ids]
 
 
@@ -240,7 +240,7 @@ def every_case() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def least(variants: Variants, arguments: tuple[Any, ...], rounds: int) -> dict[str, float]:
-    """Return the least CPU milliseconds of a call of each variant, after a compiling call."""
+    """Return the least CPU milliseconds of a call, for each variant; the first round compiles, and does not count."""
     calls = {name: jax.jit(with_gradient(function)) for name, function in variants.items()}
     found = dict.fromkeys(calls, np.inf)
     for number in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""Training LeNet with batch normalisation on generated images of 28 x 28 pixels, batch 64, Adam, in both layouts."""
+"""Training LeNet with batch normalisation on generated images of 28 x 28 pixels, batch 64, Adam, in NCHW and NHWC."""
 
 from models import LENET, LENET_NHWC
 from timing import Row

@@ -21,7 +21,7 @@ from timing import Row, interleave, rate
 from training import ADAM, Setup, fluid_peer
 
 Train = Callable[[int], Any]
-CALLS, BATCHES, ROWS = 1000, 40, 256  # calls with one row; calls with a batch, and the rows of a batch
+CALLS, BATCHES, ROWS = 1000, 40, 256  # calls with one row, calls with a batch, and rows of a batch
 
 
 class Library(NamedTuple):
@@ -31,8 +31,8 @@ class Library(NamedTuple):
       name: the name of the library.
       package: the package that must be installed.
       peer: the module with the nets, the training loop and the inference of the library.
-      model: returns a new net by name; None if the comparison leaves this net out.
-      rule: returns the optimizer of a net by name.
+      model: a function that returns a new net by its name, or None if the comparison leaves out this net.
+      rule: a function that returns the optimizer of a net by the name of the net.
       channels_last: whether images are `[batch, height, width, channel]`.
     """
 
@@ -51,7 +51,7 @@ class Library(NamedTuple):
         return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if self.channels_last and x.ndim == 4 else x
 
     def trained(self, net: str, inputs: tuple[np.ndarray, ...], labels: np.ndarray, setup: Setup) -> Train | None:
-        """Return a function that trains for a number of epochs; None if the comparison leaves this net out."""
+        """Return a function that trains for n epochs, or None if the comparison leaves out this net."""
         model = self.model(net)
         if model is None:
             return None
@@ -130,7 +130,7 @@ def installed() -> list[Library]:
 
 
 def rows_of(what: str, unit: str, turns: Mapping[str, Callable[[], float]], rounds: int, higher: bool) -> list[Row]:
-    """Measure `turns` by name of the library, and return a row for each library compared with "fluid"."""
+    """Measure the functions `turns` alternately, and return rows that compare "fluid" with each library."""
     numbers = interleave(turns, rounds)
     return [
         Row(f"{what}, fluid / {name}", unit, {"fluid": numbers["fluid"], "hand": numbers[name]}, higher)
@@ -148,7 +148,7 @@ def compared(
     rounds: int,
     setup: Setup,
 ) -> list[Row]:
-    """Measure the steps per second of fluid and of each installed library that has this net, in turns."""
+    """Measure the steps per second of fluid and of each installed library that has this net, alternately."""
     found = {"fluid": by_fluid, **{each.name: each.trained(net, inputs, labels, setup) for each in installed()}}
     steps = epochs * (len(labels) // setup.batch)
     turns = {name: functools.partial(rate, steps, functools.partial(f, epochs)) for name, f in found.items() if f}
@@ -156,13 +156,13 @@ def compared(
 
 
 def compared_model(net: str, model: models.Model, steps: int, epochs: int, rounds: int, setup: Setup) -> list[Row]:
-    """Measure the steps per second of a model that takes one array, like `compared`."""
+    """Measure the steps per second of fluid and of each installed library, for a model whose input is one array."""
     x, labels = model.data(steps * setup.batch)
     return compared(net, fluid_peer(model, x, labels, setup)[1], (x,), labels, epochs, rounds, setup)
 
 
 def compared_lstm(rounds: int) -> list[Row]:
-    """Measure the steps per second on sentences that are all padded to the longest."""
+    """Measure the steps per second of an LSTM on sentences that are all padded to the longest sentence."""
     _, an_epoch = lstm.fluid_peer()
 
     def by_fluid(epochs: int) -> None:
@@ -175,7 +175,7 @@ def compared_lstm(rounds: int) -> list[Row]:
 
 
 def compared_answers(rounds: int) -> list[Row]:
-    """Measure inference of LeNet from NumPy to NumPy: median microseconds of one row, rows per second in batches."""
+    """Measure inference of LeNet from NumPy to NumPy: microseconds for one row, and rows per second in batches."""
     answers = {"fluid": inference.make_peers(models.LENET)["fluid"]}
     one, many = (models.LENET.data(count)[0] for count in (1, ROWS))
     fed = {"fluid": (one, many)}

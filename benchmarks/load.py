@@ -1,4 +1,4 @@
-"""A closed loop of clients for `serving.py`: connections that repeat one request, with little CPU time.
+"""Clients for `serving.py`: each connection repeats one request, and sends it again after the response.
 
 The clients share the cores with the server, so the CPU time of a client affects the result. To save CPU time, all
 clients run in one thread without an event loop, and send one prepared request. The clients check only the first line
@@ -54,7 +54,7 @@ def exchange(address: tuple[str, int], request: bytes) -> bytes:
 
 
 def clients(address: tuple[str, int], request: bytes, connections: int, seconds: float) -> Figures:
-    """Send requests in a separate process; every response must have status 200 and the length of the first."""
+    """Send requests from a separate process; every response must have status 200 and the length of the first."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         found: Figures = pool.apply(_ask, (address, request, connections, seconds))
     return found
@@ -70,7 +70,7 @@ def _ask(address: tuple[str, int], request: bytes, connections: int, seconds: fl
         start = now()
         for connection in opened:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # the bytes of the response that have not arrived, and the time of the request
+            # The state is the number of bytes of the response that are still missing, and the time of the request.
             state = [length, now()]
             selector.register(connection, selectors.EVENT_READ, (connection, state))
             connection.sendall(request)

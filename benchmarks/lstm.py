@@ -1,4 +1,4 @@
-"""Training an LSTM of 128 on generated sentences of 50 to 100 words, all padded to 100; batch 64, Adam."""
+"""Training an LSTM of width 128 on generated sentences of 50 to 100 words, all padded to 100: batch 64, Adam."""
 
 import functools
 from collections.abc import Callable
@@ -17,7 +17,7 @@ LONGEST, BATCH, WORDS, WIDTH, BATCHES = 100, 64, 1000, 128, 10
 
 
 def data() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Generate minibatches: words `[batch, time]`, lengths, and labels."""
+    """Generate minibatches: words `[batch, time]`, lengths `[batch]`, and labels `[batch]`."""
     random = np.random.default_rng(0)
     made = []
     for _ in range(BATCHES):
@@ -38,9 +38,10 @@ def program() -> Any:
 
 
 def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
-    """Compute the model by hand: a scan over dense `[time, batch, ...]` without a mask, and one product for all gates.
+    """Compute the loss by hand: a scan over dense `[time, batch, ...]` without a mask, and one product for all gates.
 
-    The vocabulary has fewer words than a batch has steps, so the table is multiplied before the look-up.
+    The vocabulary is smaller than the number of words in a batch, so it is faster to multiply the whole table by
+    `fc_0.w_0` before the look-up.
     """
     x = (p["embedding_0.w_0"] @ p["fc_0.w_0"] + p["lstm_0.b_0"])[words.T]
 
@@ -60,7 +61,7 @@ def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
 
 
 def fluid_peer() -> tuple[fluid.Trainer, Callable[[], list[float]]]:
-    """Return a trainer, and a function that trains an epoch and returns the last loss."""
+    """Return a trainer, and a function that trains for one epoch, and returns the loss of the last step."""
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=[LONGEST])
     batches = [
         {"words": fluid.SequenceBatch(words[..., None], lengths), "label": labels[:, None]}
@@ -81,7 +82,7 @@ def fluid_peer() -> tuple[fluid.Trainer, Callable[[], list[float]]]:
 
 
 def hand_peer(params: dict[str, Any]) -> Callable[[], list[float]]:
-    """Return a function that trains the model by hand for an epoch."""
+    """Return a function that trains by hand for one epoch, and returns the loss of the last step."""
     optimizer = optax.adam(1e-3)
     batches = data()
     step = plain_step(loss_of, optimizer)

@@ -1,4 +1,4 @@
-"""Training an LSTM on 5,000 generated sentences of 1 to 400 words: mostly short ones, or equally common lengths.
+"""Training an LSTM on 5,000 generated sentences of 1 to 400 words: most are short, or all lengths are equally common.
 
 fluid groups sentences by length and pads each batch to one of six lengths. The hand-written loop pads every batch to
 the longest sentence, because it has one jitted step. Model, optimizer and initial values are equal.
@@ -24,7 +24,7 @@ NAMES = ("embedding_0.w_0", "fc_0.w_0", "fc_0.b_0", "lstm_0.w_0", "lstm_0.b_0", 
 
 
 def data(count: int = SENTENCES, seed: int = 0, even: bool = False) -> list[tuple[np.ndarray, int]]:
-    """Generate rows `(words [length], label)`: mostly short, as in texts, or equally common lengths if `even`."""
+    """Generate rows `(words [length], label)`: most are short, or if `even`, all lengths are equally common."""
     random = np.random.default_rng(seed)
     lengths = np.clip(np.round(np.exp(random.normal(3.6, 0.9, count))), 1, LONGEST).astype(int)
     if even:
@@ -43,7 +43,7 @@ def program() -> Any:
 
 
 def forward(p: dict[str, Any], words: Any, lengths: Any) -> Any:
-    """Compute the logits of the model by hand, for `words` `[batch, time]`."""
+    """Compute the logits `[batch, 2]` by hand, for `words` `[batch, time]` and `lengths` `[batch]`."""
     mask = (jnp.arange(words.shape[1])[:, None] < lengths)[..., None]
     x = p[NAMES[0]][words.T] @ p["fc_0.w_0"] + p["fc_0.b_0"] + p["lstm_0.b_0"]
 
@@ -66,7 +66,7 @@ def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
 
 
 def padded(rows: list[tuple[np.ndarray, int]], time: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return words `[batch, time]`, padded to `time`, lengths and labels."""
+    """Return words `[batch, time]` padded with zeros, lengths `[batch]`, and labels `[batch]`."""
     words = np.zeros((len(rows), time), np.int32)
     for line, (sentence, _) in zip(words, rows, strict=True):
         line[: len(sentence)] = sentence
@@ -74,7 +74,7 @@ def padded(rows: list[tuple[np.ndarray, int]], time: int) -> tuple[np.ndarray, n
 
 
 def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Callable[[], list[float]]]:
-    """Return a trainer, and a function that trains an epoch and returns the losses that it reads."""
+    """Return a trainer, and a function that trains for one epoch, and returns every 20th loss."""
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets)
     reader = fluid.reader.bucket_by_length(fluid.reader.shuffle(rows, len(rows), seed=0), BATCH)
 
@@ -92,7 +92,7 @@ def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Call
 
 
 def hand_peer(rows: list[Any], params: dict[str, Any]) -> Callable[[], list[float]]:
-    """Return a function that trains an epoch by hand, with every batch padded to the longest sentence."""
+    """Return a function that trains by hand for one epoch with padding to `LONGEST`, and returns every 20th loss."""
     optimizer = optax.adam(1e-3)
     step = plain_step(loss_of, optimizer)
     parameters = {name: jax.device_put(np.array(params[name])) for name in NAMES}
@@ -113,7 +113,7 @@ def hand_peer(rows: list[Any], params: dict[str, Any]) -> Callable[[], list[floa
 
 
 def padding(rows: list[Any], buckets: list[int]) -> tuple[float, float]:
-    """Return the fraction of padding in the steps of all batches: grouped into buckets, and padded to the longest."""
+    """Return the fraction of padding in all batches: with `buckets`, and with every batch padded to `LONGEST`."""
     used, real = 0, sum(len(sentence) for sentence, _ in rows)
     for batch in fluid.reader.bucket_by_length(fluid.reader.shuffle(rows, len(rows), seed=0), BATCH)():
         longest = max(len(sentence) for sentence, _ in batch)
@@ -136,7 +136,7 @@ def run(rounds: int) -> list[Row]:
 
 
 def compare(what: str, rows: list[Any], buckets: list[int], rounds: int) -> list[Row]:
-    """Measure the sentences per second of both peers, the fraction of padding, and the number of compilations."""
+    """Compare fluid with the hand-written loop: sentences per second, fraction of padding, number of compilations."""
     trainer, by_fluid = fluid_peer(rows, buckets)
     by_hand = hand_peer(rows, dict(trainer.params))
     peers = {"fluid": by_fluid, "hand": by_hand}

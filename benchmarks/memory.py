@@ -1,4 +1,4 @@
-"""Memory of a training step without parameters, optimizer state and data, reported by the compiler."""
+"""Temporary memory of a training step, without parameters, optimizer state and data: as XLA's compiler reports it."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from fluid.runtime.compiled_step import bind
 
 
 def needed(lowered: Any) -> float:
-    """Return the MiB of temporary memory of a step."""
+    """Compile a lowered step, and return the MiB of its temporary memory."""
     return float(lowered.compile().memory_analysis().temp_size_in_bytes) / 2**20
 
 
@@ -30,7 +30,7 @@ def by_fluid(trainer: fluid.Trainer, feed: dict[str, Any]) -> float:
 
 
 def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:
-    """Measure a net of `models.py`."""
+    """Return a row with the memory of one of the nets in `models.py`."""
     trainer = fluid.Trainer(model.train_program, setup.by_fluid)
     x, labels = model.data(setup.batch)
     optimizer, step = make_step(model, setup.by_hand)
@@ -45,7 +45,7 @@ def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:
 
 
 def of_sentences() -> Row:
-    """Measure the LSTM of `lstm.py`."""
+    """Return a row with the memory of the LSTM in `lstm.py`."""
     trainer, _ = lstm.fluid_peer()
     words, lengths, labels = lstm.data()[0]
     feed = {"words": fluid.SequenceBatch(words[..., None], lengths), "label": labels[:, None]}

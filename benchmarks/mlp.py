@@ -1,4 +1,4 @@
-"""Training a perceptron 64-200-200-10, batch 64, Adam: a step so small that only the loop is measured."""
+"""Training a perceptron 64-200-200-10, batch 64, Adam: the steps are small, so the loop takes much of the time."""
 
 import functools
 
@@ -6,7 +6,7 @@ from models import MLP
 from timing import Row, interleave, rate
 from training import fluid_peer, fused_peer, hand_peer, products_peer, scan_peer
 
-STEPS = 500  # in an epoch
+STEPS = 500  # steps per epoch
 EPOCHS = 8
 
 

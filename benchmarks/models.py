@@ -1,6 +1,6 @@
-"""The models, each for fluid and by hand in plain JAX, and the generated data for their training.
+"""Models of the benchmarks: each in fluid and by hand in plain JAX, with generated data for training.
 
-The hand-written functions use fluid's names of parameters, so both versions start from equal values. The hand-written
+The hand-written functions use fluid's names of parameters, so both forms can start from equal values. The hand-written
 functions use the layout that is fastest for them: images and filters have the channels last.
 """
 
@@ -19,7 +19,7 @@ Arrays = dict[str, Any]
 
 
 class Model(NamedTuple):
-    """A model, for fluid and by hand.
+    """A model: a program function of fluid, and a hand-written function.
 
     Attributes:
       shape: the shape of one input.
@@ -48,11 +48,11 @@ class Model(NamedTuple):
         return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if self.layout == "NCHW" else x
 
     def train_program(self) -> Any:
-        """Return fluid's loss."""
+        """Return the loss of the model in fluid."""
         return loss_of(self.inference_program)
 
     def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Generate inputs and labels: noise around one random pattern per class."""
+        """Generate `count` inputs and labels: each input is the random pattern of its class, plus noise."""
         random = np.random.default_rng(0)
         labels = random.integers(0, 10, count)
         patterns = random.normal(size=(10, *self.shape)).astype("float32")
@@ -69,14 +69,14 @@ def mlp_program() -> Any:
 
 
 def mlp_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute the perceptron by hand, and return the logits and the states."""
+    """Compute the perceptron by hand, and return the logits and the unchanged states."""
     hidden = jax.nn.relu(x @ p["fc_0.w_0"] + p["fc_0.b_0"])
     hidden = jax.nn.relu(hidden @ p["fc_1.w_0"] + p["fc_1.b_0"])
     return hidden @ p["fc_2.w_0"] + p["fc_2.b_0"], states
 
 
 def resnet_program(layout: str) -> Any:
-    """Compute ResNet-32 for 32 x 32 images (He et al., 2015): three stages of five blocks of two convolutions."""
+    """Return the probabilities of ResNet-32 (He et al., 2015): three stages of five blocks of two convolutions."""
 
     def conv_bn(x: Any, filters: int, size: int, stride: int, act: str | None = "relu") -> Any:
         padding = (size - 1) // 2
@@ -120,23 +120,23 @@ def resnet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[A
 
 
 def image_shape(layout: str) -> tuple[int, ...]:
-    """Return the shape of one image of 32 x 32 pixels in three colours."""
+    """Return the shape of an image of 32 x 32 pixels in three colours, in the given layout."""
     return (3, 32, 32) if layout == "NCHW" else (32, 32, 3)
 
 
 def resnet(layout: str) -> Model:
-    """Return the model of ResNet-32 with fluid's images in this layout."""
+    """Return the model of ResNet-32; fluid's images have the given layout."""
     return Model(image_shape(layout), functools.partial(resnet_program, layout), resnet_forward, layout)
 
 
 def lenet(layout: str) -> Model:
-    """Return the model of LeNet with fluid's images in this layout."""
+    """Return the model of LeNet; fluid's images have the given layout."""
     shape = (1, 28, 28) if layout == "NCHW" else (28, 28, 1)
     return Model(shape, functools.partial(lenet_program, layout), lenet_forward, layout, flattened=(50, 4, 4))
 
 
 def grouped_program(groups: int) -> Any:
-    """Apply three convolutions of 128 channels of 14 x 14 pixels in `groups` groups, their mean, and 10 classes."""
+    """Return probabilities of 10 classes after three convolutions of `[128, 14, 14]` in `groups` groups, and a mean."""
     x = fluid.layers.data(name="x", shape=[128, 14, 14])
     for _ in range(3):
         x = fluid.layers.conv2d(x, 128, 3, padding=1, groups=groups, act="relu")
@@ -144,14 +144,14 @@ def grouped_program(groups: int) -> Any:
 
 
 def grouped_forward(groups: int, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute three grouped convolutions and a layer by hand."""
+    """Compute the grouped convolutions by hand, and return the logits and the unchanged states."""
     for i in range(3):
         x = jax.nn.relu(convolution(x, p[f"conv2d_{i}.w_0"], 1, 1, groups) + p[f"conv2d_{i}.b_0"])
     return x.mean((1, 2)) @ p["fc_0.w_0"] + p["fc_0.b_0"], states
 
 
 def grouped(groups: int) -> Model:
-    """Return the model of three convolutions in `groups` groups."""
+    """Return the model with three convolutions in `groups` groups."""
     program, forward = (functools.partial(function, groups) for function in (grouped_program, grouped_forward))
     return Model((128, 14, 14), program, forward, "NCHW")
 
@@ -160,21 +160,21 @@ class Lookups(Model):
     """A model whose input is four ids of rows of a table; `shape` is the shape of the table."""
 
     def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Generate ids and labels."""
+        """Generate ids `[count, 4]` and labels `[count]`."""
         random = np.random.default_rng(0)
         ids = random.integers(0, self.shape[0], (count, 4), dtype="int32")
         return ids, random.integers(0, 10, count, dtype="int32")
 
 
 def table_program(rows: int) -> Any:
-    """Return probabilities from four rows of a table `[rows, 32]`, a layer of 256, and 10 classes."""
+    """Return the probabilities of a net: four rows of a table `[rows, 32]`, a layer of 256, and 10 classes."""
     ids = fluid.layers.data(name="x", shape=[4, 1], dtype="int64")
     found = fluid.layers.embedding(ids, size=[rows, 32], is_sparse=True)
     return fluid.layers.fc(fluid.layers.fc(found, size=256, num_flatten_dims=1, act="relu"), size=10, act="softmax")
 
 
 def table_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute the table model by hand, and return the logits and the states."""
+    """Compute the net with a table by hand, and return the logits and the unchanged states."""
     hidden = p["embedding_0.w_0"][x].reshape(len(x), -1)
     hidden = jax.nn.relu(hidden @ p["fc_0.w_0"] + p["fc_0.b_0"])
     return hidden @ p["fc_1.w_0"] + p["fc_1.b_0"], states

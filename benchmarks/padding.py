@@ -1,4 +1,4 @@
-"""Time of trainings with default padding, compared with the best of several lists of buckets from an expert.
+"""Training time with default padding, compared with the best of several bucket lists that an expert would try.
 
     python benchmarks/padding.py [ROUNDS]
 
@@ -20,7 +20,7 @@ ROWS, BATCH, EPOCHS, WORDS = 1280, 32, 20, 1000
 
 
 def lengths() -> dict[str, np.ndarray]:
-    """Return the number of steps of each row, by the kind of data."""
+    """Return the length of each row, by the kind of data."""
     random = np.random.default_rng(0)
     return {
         "sentences": np.clip(random.lognormal(2.9, 0.5, ROWS).astype(int), 3, 99),
@@ -42,7 +42,7 @@ def program():
 
 
 def seconds(rows: list[np.ndarray], labels: np.ndarray, buckets: list[int] | None) -> float:
-    """Return the time of one training, from the Trainer to the end."""
+    """Return the seconds of one training, including the construction of the Trainer."""
     start = time.perf_counter()
     reader = fluid.batch(fluid.reader.shuffle(lambda: zip(rows, labels, strict=True), ROWS, seed=0), BATCH)
     fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets).train(reader, EPOCHS, progress=False)
@@ -50,7 +50,7 @@ def seconds(rows: list[np.ndarray], labels: np.ndarray, buckets: list[int] | Non
 
 
 def lists(found: np.ndarray) -> list[list[int]]:
-    """Return the lists of buckets to compare with, shortest first."""
+    """Return the lists of buckets to compare with, shortest list first; `found` is the length of each row."""
     longest = np.random.default_rng(1).permutation(found).reshape(-1, BATCH).max(1)
     candidates = []
     for count in (1, 2, 3, 4):
@@ -62,7 +62,7 @@ def lists(found: np.ndarray) -> list[list[int]]:
 
 
 def main(rounds: int = 3) -> None:
-    fluid.set_compilation_cache(None)  # otherwise only the first training compiles
+    fluid.set_compilation_cache(None)  # with a cache, only the first training would compile
     print("| lengths | default, s | best list, s | list | ratio |\n|---|---|---|---|---|")
     random = np.random.default_rng(2)
     for kind, found in lengths().items():

@@ -1,8 +1,8 @@
 """A population of 16 perceptrons, Adam, compared with 16 trainings of one perceptron, one after the other.
 
-Both peers use fluid. For the steps, compilation is not measured, and a step of the population counts as 16 steps. A
-whole sweep is measured from the creation of the Population, or of the first Trainer, to the last step, including all
-compilations.
+Both peers use fluid. The rows in steps per second do not include compilation, and a step of the population counts as 16
+steps. The row in sweeps per second includes everything from the creation of the Population, or of the first Trainer, to
+the last step: also all compilations.
 """
 
 import functools
@@ -22,7 +22,7 @@ RATES = np.geomspace(1e-4, 1e-2, SIZE).tolist()
 
 
 def small_program() -> Any:
-    """Return a perceptron 64-32-32-10, whose step spends more time in calls than in arithmetic."""
+    """Return the probabilities of a perceptron 64-32-32-10, whose step spends more time in calls than in arithmetic."""
     hidden = fluid.layers.data(name="x", shape=[64])
     for _ in range(2):
         hidden = fluid.layers.fc(hidden, size=32, act="relu")
@@ -49,13 +49,13 @@ def trained(trainer: fluid.Trainer, reader: Any) -> Callable[[], Any]:
 
 
 def in_turn(work: Callable[[], Any]) -> None:
-    """Call `work` once for each member."""
+    """Call `work` once for each member, one call after the other."""
     for _ in range(SIZE):
         work()
 
 
 def steps_of(model: Any, batch: int, steps: int = 100) -> dict[str, Callable[[], float]]:
-    """Return both peers, as functions that measure the training steps per second."""
+    """Return the population and the single trainings, as functions that measure the training steps per second."""
     reader = reader_of(model, batch, steps)
     together = trained(fluid.Population(model.train_program, ADAM.by_fluid, size=SIZE), reader)
     # A single Trainer for all trainings compiles only once; the values of its parameters do not change the time.
@@ -65,7 +65,7 @@ def steps_of(model: Any, batch: int, steps: int = 100) -> dict[str, Callable[[],
 
 
 def sweep(together: bool, steps: int = 500) -> float:
-    """Return the sweeps over 16 learning rates per second, with compilation and 500 steps for each learning rate."""
+    """Measure sweeps per second: a sweep trains `steps` steps with each of 16 learning rates, including compilation."""
     jax.clear_caches()
     reader = reader_of(SMALL, 32, steps)
 

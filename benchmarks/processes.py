@@ -17,8 +17,8 @@ from timing import Row, interleave, table
 
 import fluid
 
-ROWS, STEPS, EPOCHS = 128, 20, 4  # rows of a process in each step, and steps of an epoch
-ONE_CORE = {"NPROC": "1"}  # the number of threads in XLA's pool on a CPU
+ROWS, STEPS, EPOCHS = 128, 20, 4  # rows per process and step, steps per epoch, and epochs
+ONE_CORE = {"NPROC": "1"}  # NPROC sets the number of threads in XLA's pool on a CPU
 
 
 def program() -> object:
@@ -50,7 +50,7 @@ def train() -> None:
 
 
 def measured(processes: int) -> float:
-    """Return the rows per second of each of `processes` processes."""
+    """Train in `processes` processes, and return the rows per second of one process."""
     command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes), __file__, "--train"]
     said = subprocess.run(command, env={**os.environ, **ONE_CORE}, capture_output=True, text=True, check=True).stdout
     return float(said.partition("rows per second:")[2].split()[0])

@@ -16,7 +16,7 @@ SENTENCES, LONGEST, BATCH, WORDS, WIDTH, EPOCHS = 1600, 40, 32, 500, 32, 8
 
 
 def block(x: Any) -> Any:
-    """Compute a transformer block, with a normalisation before each part."""
+    """Compute a transformer block, with a normalisation before the attention and before the perceptron."""
     h = fluid.layers.layer_norm(x, begin_norm_axis=-1)
     x = x + fluid.layers.multi_head_attention(h, num_heads=4)
     h = fluid.layers.layer_norm(x, begin_norm_axis=-1)
@@ -24,7 +24,7 @@ def block(x: Any) -> Any:
 
 
 def program() -> Any:
-    """Return the loss of two blocks, the mean over each sentence, and two classes."""
+    """Return the loss of a classifier: two transformer blocks, the mean over each sentence, and two classes."""
     words = fluid.layers.data("words", [1], "int64", lod_level=1)
     label = fluid.layers.data("label", [1], "int64")
     hidden = block(block(fluid.layers.embedding(words, [WORDS, WIDTH])))
@@ -33,14 +33,14 @@ def program() -> Any:
 
 
 def rows() -> list[tuple[np.ndarray, int]]:
-    """Generate sentences, most of them short."""
+    """Generate rows `(words, label)`; most sentences are short."""
     random = np.random.default_rng(0)
     lengths = np.clip(np.exp(random.normal(2.4, 0.7, SENTENCES)), 2, LONGEST).astype(int)
     return [(random.integers(0, WORDS, n), int(random.integers(0, 2))) for n in lengths]
 
 
 def train(buckets: list[int] | None, sentences: list[Any], epochs: int = EPOCHS) -> fluid.Trainer:
-    """Train, and test on the training sentences after each epoch."""
+    """Train the encoder, and test it on the training sentences after each epoch."""
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets)
     reader = fluid.reader.bucket_by_length(fluid.reader.shuffle(sentences, len(sentences), seed=0), BATCH)
     trainer.train(reader, num_epochs=epochs, test_reader=fluid.batch(sentences, BATCH))

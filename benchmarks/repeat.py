@@ -1,4 +1,4 @@
-"""Compilation of deep nets: blocks by `layers.repeat`, and equal blocks in a Python loop."""
+"""Compilation time of deep nets: blocks by `layers.repeat`, compared with equal blocks in a Python loop."""
 
 import time
 from collections.abc import Callable
@@ -24,12 +24,12 @@ def block(x: Any) -> Any:
 
 
 def repeated(n: int) -> Any:
-    """Compute the net as one scan."""
+    """Return a net of `n` blocks by `layers.repeat`, which compiles one block as the body of a scan."""
     return fluid.layers.repeat(block, n, fluid.layers.data("x", X.shape[1:]))
 
 
 def unrolled(n: int) -> Any:
-    """Compute the net block by block."""
+    """Return a net of `n` blocks in a Python loop, which compiles every block."""
     x = fluid.layers.data("x", X.shape[1:])
     for _ in range(n):
         x = block(x)
@@ -37,7 +37,7 @@ def unrolled(n: int) -> Any:
 
 
 def first_step(net: Callable[[int], Any], n: int) -> float:
-    """Measure the seconds of the first training step, which traces and compiles."""
+    """Return the seconds of the first training step of a net with `n` blocks; this step traces and compiles."""
 
     def program() -> Any:
         loss = fluid.layers.mean(fluid.layers.square(net(n)))

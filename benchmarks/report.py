@@ -39,14 +39,14 @@ PLOTTED = {
 
 
 class Figure(NamedTuple):
-    """A row of a table: its line, and the speed of fluid relative to the peer (quartiles and median)."""
+    """A row of a table: its line, and the relative speed of fluid (lower quartile, median, upper quartile)."""
 
     line: str
     speed: tuple[float, float, float]
 
 
 def read(text: str) -> dict[str, Figure]:
-    """Return the rows with ratios of a Markdown text, by the name of the measurement."""
+    """Return all rows of a Markdown text that have a ratio, by the name of the measurement."""
     found = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -79,7 +79,7 @@ def draw(figures: dict[str, Figure]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fluid"  # equal bytes for equal figures
+    matplotlib.rcParams["svg.hashsalt"] = "fluid"  # equal figures produce an equal file
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""Training ResNet-32 on generated images of 32 x 32 pixels in three colours, batch 128, Momentum, in both layouts."""
+"""Training ResNet-32 on generated images of 32 x 32 pixels in three colours: batch 128, Momentum, NCHW and NHWC."""
 
 import optax
 from models import RESNET, RESNET_NHWC

@@ -37,22 +37,22 @@ from fluid.serving import protocol
 
 
 def wide_program() -> Any:
-    """Return a perceptron 784-4096-4096-10, which reads its 20 million parameters once for each batch of any size."""
+    """Return probabilities of a perceptron 784-4096-4096-10, which reads its 20 million parameters once per batch."""
     hidden = fluid.layers.data(name="x", shape=[784])
     for _ in range(2):
         hidden = fluid.layers.fc(hidden, size=4096, act="relu")
     return fluid.layers.fc(hidden, size=10, act="softmax")
 
 
-# fluid's server, the hand-written handler and the model alone compute in the thread of the caller.
+# The hand-written handler and the model without a server compute in the calling thread, as fluid's server does.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
-# the program of each model, and the shape of a row
+# The program function of each model, and the shape of one row.
 MODELS = {"LeNet": (LENET.inference_program, LENET.shape), "perceptron": (wide_program, (784,))}
 
 
 def bare(path: str) -> None:
-    """Serve the jitted function by a bare uvicorn handler."""
+    """Serve the jitted function of the exported model `path` by a bare uvicorn handler, and print the URL."""
     import uvicorn
 
     program = export.load(path).program()
@@ -62,7 +62,7 @@ def bare(path: str) -> None:
     np.asarray(call(arrays, np.zeros((1, *feed.shape[1:]), "float32")))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["method"] == "GET":  # the readiness check
+        if scope["method"] == "GET":  # a GET request checks whether the server is ready
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
@@ -92,7 +92,7 @@ def bare(path: str) -> None:
 
 
 def by_function(params: str) -> None:
-    """Run fluid's server for the program function of LeNet and a parameter file."""
+    """Run fluid's server for the program function of LeNet with the parameter file `params`, and print the URL."""
     inferencer = fluid.Inferencer(LENET.inference_program, param_path=params)
     server = serving.Server({"model": inferencer}, port=0)
     print(server.url, flush=True)
@@ -142,7 +142,7 @@ def address_of(url: str) -> tuple[str, int]:
 
 
 def check(url: str, request: bytes, wanted: np.ndarray) -> None:
-    """Decode one response, and compare it with the result of the model."""
+    """Send a request, decode the response, and compare it with `wanted`, the result of the model."""
     head, _, body = exchange(address_of(url), request).partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"inference-header-content-length:")[2].split(b"\r\n")[0])
     (found,) = protocol.read_response(body, length).outputs
@@ -150,7 +150,7 @@ def check(url: str, request: bytes, wanted: np.ndarray) -> None:
 
 
 def forward(name: str, path: str) -> None:
-    """Print the time of the model alone per row, in batches of 1 and 64: the upper bound for the gain by batching."""
+    """Print the time per row of the model without a server, in batches of 1 and 64: batching cannot gain more."""
     program = export.load(path).program()
     arrays = program.init(jax.random.key(0))
     call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
@@ -163,7 +163,7 @@ def forward(name: str, path: str) -> None:
 
 
 def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
-    """Print the figures of both servers with 1, 4 and 64 connections, measured alternately."""
+    """Print the figures of fluid's server and the bare handler with 1, 4 and 64 connections, measured alternately."""
     row = np.random.default_rng(0).normal(size=(1, *MODELS[name][1])).astype("float32")
     request = request_of(row)
     (wanted,) = fluid.Inferencer(param_path=path).infer({"x": row})

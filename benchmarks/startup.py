@@ -1,9 +1,9 @@
 """Time from the start of a process to its first training step or inference, with an empty and a full compilation cache.
 
-The first process of each peer starts with an empty cache, and its second process with a full cache. fluid uses its
+The first process of each peer starts with an empty cache, and the second process with a full cache. fluid uses its
 default cache; the hand-written code uses JAX's cache, with the settings that store every program. The hand-written code
-draws initial values with NumPy. The minibatch of a late step takes a second to read. The clocks "wall" and "CPU" stop
-after the step or the inference, and "process" stops at the end of the process.
+draws initial values with NumPy. In a "late step", it takes a second to read the minibatch. The clocks "wall" and "CPU"
+stop after the step or the inference, and the clock "process" stops at the end of the process.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Figures = dict[tuple[str, str, str], float]
 
 
 def environment(folder: str) -> dict[str, str]:
-    """Return the environment of a process that caches compiled programs in a folder, by fluid's or JAX's settings."""
+    """Return environment variables for a process that caches compiled programs in `folder`, by fluid or by JAX."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     own.pop("PYTHONDONTWRITEBYTECODE", None)
     kept = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -32,7 +32,7 @@ def environment(folder: str) -> dict[str, str]:
 
 
 def process(script: str, *arguments: str, folder: str, source: str | None = None) -> tuple[float, str]:
-    """Run a script, and return its seconds and output; `source` is a folder with another fluid."""
+    """Run a script, and return its seconds and its output; `source` is a folder with another version of fluid."""
     path = {"PYTHONPATH": source} if source else {}
     start = time.perf_counter()
     command = [sys.executable, str(HERE / script), *arguments]
@@ -41,10 +41,11 @@ def process(script: str, *arguments: str, folder: str, source: str | None = None
 
 
 def reached(*arguments: str, folder: str, source: str | None = None) -> dict[str, float]:
-    """Run `first_step.py`, and return its seconds by clock; the arguments are the arguments of `process`.
+    """Run `first_step.py` by `process`, and return the seconds by the name of the clock.
 
-    "wall" and "CPU" stop after the step or the inference, and "process" stops at the end of the process. "CPU,
-    imported" starts after the imports, and includes the modules that fluid imports on first use.
+    The clocks "wall" and "CPU" stop after the step or the inference, and the clock "process" stops at the end of the
+    process. The clock "CPU, imported" starts after the imports; it includes the modules that fluid imports on first
+    use.
     """
     start = time.time()
     whole, printed = process("first_step.py", *arguments, folder=folder, source=source)
@@ -53,7 +54,7 @@ def reached(*arguments: str, folder: str, source: str | None = None) -> dict[str
 
 
 def starts(peer: str, net: str) -> Figures:
-    """Return the seconds of first steps and first inferences, each with an empty and a full cache, by clock."""
+    """Return the seconds of the first step and the first inference, with an empty and with a full cache, by clock."""
     found: Figures = {}
     with tempfile.TemporaryDirectory() as place:
         parameters = str(pathlib.Path(place) / "parameters.npz")
@@ -66,13 +67,13 @@ def starts(peer: str, net: str) -> Figures:
 
 
 def encoder(buckets: str, source: str | None = None) -> float:
-    """Return the seconds of the ragged encoder with an empty cache; `source` is a folder with another fluid."""
+    """Return the seconds of `ragged_encoder.py` with an empty cache; `source` has another version of fluid."""
     with tempfile.TemporaryDirectory() as place:
         return process("ragged_encoder.py", buckets, folder=f"{place}/fluid", source=source)[0]
 
 
 def alone(net: str, rounds: int, beside: str = "hand") -> list[Row]:
-    """Measure only the first step of one net with an empty cache, compared with the peer `beside`."""
+    """Measure only the first step of one net with an empty cache, in fluid and in the peer `beside`."""
 
     def start(peer: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:

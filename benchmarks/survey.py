@@ -1,10 +1,10 @@
-"""Layers on a CPU compared with PyTorch, at the sizes of real nets, to find slow layers.
+"""Time of every layer on a CPU, compared with PyTorch: a search for slow layers, at the sizes of real nets.
 
     OMP_WAIT_POLICY=passive python benchmarks/survey.py [conv2d pool2d ...] [--seconds 4] [--above 0]
 
-Each row is the least wall time of a call, in training: forward alone, and forward with the gradients of the inputs and
-the parameters. The variants run alternately. PyTorch is eager and has one thread for each core. If PyTorch has no such
-layer, the peer combines operations of PyTorch, or is missing.
+Each row is the least wall time of a call in train mode: the forward pass, or the forward pass with the gradients of the
+inputs and the parameters. fluid and PyTorch run alternately. PyTorch is eager and has one thread for each core. If
+PyTorch has no such layer, the peer combines operations of PyTorch, or is missing.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads of PyTorch would take the cores from XLA
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # otherwise idle threads of PyTorch spin and slow down XLA
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ MOST_ROUNDS = 30
 
 
 class Rows(NamedTuple):
-    """A feed of sequences that all have the length of the array."""
+    """A feed of equally long sequences: `data` is `[batch, time, ...]`."""
 
     data: np.ndarray
 
@@ -46,7 +46,8 @@ class Case(NamedTuple):
     Attributes:
       layer: a function that declares its feeds and returns the result of the layer.
       feeds: arrays, or `Rows`, by name.
-      peer: the layer in PyTorch, a function of the feeds in their order, or a module with parameters; None without one.
+      peer: the layer in PyTorch: a function of the feeds in their order, or a module with parameters. None if PyTorch
+        has no such layer.
       gradient: whether the layer is differentiable.
     """
 
@@ -65,7 +66,7 @@ def whole(most: int, *shape: int) -> np.ndarray:
 
 
 def boxes(*shape: int, size: float) -> np.ndarray:
-    """Return random boxes `[*shape, 4]` inside a square, x1, y1, x2, y2."""
+    """Return random boxes `[*shape, 4]` as x1, y1, x2, y2, inside a square of this `size`."""
     random = np.random.default_rng(0)
     corner = random.uniform(0, 0.7 * size, (*shape, 2))
     extent = random.uniform(0.05 * size, 0.3 * size, (*shape, 2))
@@ -85,7 +86,7 @@ def of_vision(name: str) -> Any:
 
 
 def permuted(peer: Peer) -> Peer:
-    """Return a peer for images with the channels last in memory, as PyTorch's guide recommends for CPUs."""
+    """Return a peer for images `[batch, height, width, channels]`, the layout that PyTorch recommends on CPUs."""
     if isinstance(peer, nn.Module):
         peer.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
 
@@ -101,7 +102,7 @@ def permuted(peer: Peer) -> Peer:
 
 
 def images() -> dict[str, Case]:
-    """Return the layers of images, with the channels first and, if the layer supports it, with the channels last."""
+    """Return cases of image layers, with the channels first and, if the layer supports it, with the channels last."""
     found: dict[str, Case] = {}
 
     def add(what: str, layer: Callable[..., Any], x: np.ndarray, peer: Peer, last: Callable[..., Any] | None) -> None:
@@ -222,7 +223,7 @@ def images() -> dict[str, Case]:
 
 
 def temporal_shift(x: Any) -> Any:
-    """Shift a quarter of the channels of clips of 8 images back in time, and a quarter forth."""
+    """Move a quarter of the channels to the next image of a clip, and a quarter to the previous image; a clip has 8."""
     clips = x.reshape(-1, 8, *x.shape[1:])
     part = x.shape[1] // 4
     back = F.pad(clips[:, :-1, :part], (0, 0, 0, 0, 0, 0, 1, 0))
@@ -231,9 +232,9 @@ def temporal_shift(x: Any) -> Any:
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer of PyTorch, as the peer of a layer whose input an `fc` has projected.
+    """A recurrent layer of PyTorch, which returns only the hidden states.
 
-    PyTorch projects the input inside the layer, so PyTorch computes one more product, of the size of fluid's `fc`.
+    PyTorch projects the input inside the layer, so the case of a fluid layer without this projection includes an `fc`.
     """
 
     def __init__(self, kind: Callable[..., nn.Module], width: int, **given: Any):
@@ -245,7 +246,7 @@ class Recurrent(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of a sequence to itself by PyTorch's fused kernel."""
+    """A self-attention layer that uses PyTorch's fused kernel."""
 
     def __init__(self, width: int, heads: int, causal: bool):
         super().__init__()
@@ -259,7 +260,7 @@ class Attention(nn.Module):
 
 
 class Crf(nn.Module):
-    """The loss of tags of a linear-chain conditional random field, as a loop over the steps."""
+    """The loss of tags in a linear-chain conditional random field, computed by a loop over the steps."""
 
     def __init__(self, tags: int):
         super().__init__()
@@ -276,7 +277,7 @@ class Crf(nn.Module):
 
 
 def sequences() -> dict[str, Case]:
-    """Return the layers of sequences, and of words."""
+    """Return cases of layers for sequences and for words."""
     found: dict[str, Case] = {}
     words = {"ids": whole(30000, 64, 100, 1)}
     found["embedding, 6400 of 30000 x 128"] = Case(
@@ -371,7 +372,7 @@ def sequences() -> dict[str, Case]:
 
 
 class Squeezed(nn.Module):
-    """A module of ids without the last dimension."""
+    """A module that removes the last dimension of ids, and applies `inner`."""
 
     def __init__(self, inner: nn.Module):
         super().__init__()
@@ -382,7 +383,7 @@ class Squeezed(nn.Module):
 
 
 class Over(nn.Module):
-    """A convolution over the second dimension instead of the last."""
+    """A module that applies a convolution over the second dimension instead of the last."""
 
     def __init__(self, inner: nn.Module):
         super().__init__()
@@ -398,7 +399,7 @@ def ctc(x: Any, label: Any) -> Any:
 
 
 def viterbi(x: Any) -> Any:
-    """Return the best tags by a loop over the steps, with transitions of zeros."""
+    """Return the best tags by a loop over the steps; the transition scores are zeros."""
     moves, total, came = torch.zeros(x.shape[2], x.shape[2]), x[:, 0], []
     for step in range(1, x.shape[1]):
         best, places = (total[:, :, None] + moves).max(1)
@@ -411,7 +412,7 @@ def viterbi(x: Any) -> Any:
 
 
 def levenshtein(x: Any, y: Any) -> Any:
-    """Return edit distances by a loop over the rows of the table."""
+    """Return the edit distances of pairs of sequences, by a loop over the rows of the distance table."""
     x, y = x[..., 0], y[..., 0]
     columns = torch.arange(y.shape[1] + 1)
     row = columns.expand(len(x), -1)
@@ -423,7 +424,7 @@ def levenshtein(x: Any, y: Any) -> Any:
 
 
 class Sampled(nn.Module):
-    """The loss of true classes against drawn classes, which reads only the drawn rows of the weights."""
+    """The loss of the true class against randomly drawn classes, which reads only their rows of the weights."""
 
     def __init__(self, classes: int, width: int, count: int):
         super().__init__()
@@ -440,7 +441,7 @@ class Sampled(nn.Module):
 
 
 class Tree(nn.Module):
-    """The loss of classes in a balanced binary tree, which reads the rows of the inner nodes on their paths."""
+    """The loss of classes in a balanced binary tree, which reads only the weights on the path to each class."""
 
     def __init__(self, classes: int, width: int):
         super().__init__()
@@ -456,7 +457,7 @@ class Tree(nn.Module):
 
 
 def dense() -> dict[str, Case]:
-    """Return layers of vectors and costs."""
+    """Return cases of layers for vectors, and of losses."""
     found: dict[str, Case] = {}
     found["fc 1024 to 1024, batch 256"] = Case(
         lambda x: layers.fc(x, 1024), {"x": normal(256, 1024)}, nn.Linear(1024, 1024)
@@ -511,7 +512,7 @@ def sampled_softmax(x: Any, label: Any) -> Any:
 
 
 def plain() -> dict[str, Case]:
-    """Return operations on arrays."""
+    """Return cases of operations on arrays."""
     found: dict[str, Case] = {}
     scores = {"x": normal(256, 30000)}
     found["topk 5 of 1000, batch 256"] = Case(
@@ -627,7 +628,7 @@ class Deformable(nn.Module):
 
 
 def detection() -> dict[str, Case]:
-    """Return the layers of detection."""
+    """Return cases of layers for object detection."""
     found: dict[str, Case] = {}
     vision = of_vision("roi_align") is not None
     regions = {"x": normal(2, 256, 50, 50), "rois": boxes(2, 128, size=800.0)}
@@ -744,7 +745,7 @@ def detection() -> dict[str, Case]:
 
 
 def proposed(anchors: np.ndarray, scores: Any, deltas: Any, info: Any) -> Any:
-    """Return the proposals of a region proposal network by torchvision's suppression."""
+    """Return the proposals of a region proposal network, selected by torchvision's non-maximum suppression."""
     places = torch.from_numpy(anchors.reshape(-1, 4))
     found = []
     for chances, moves in zip(scores.permute(0, 2, 3, 1), deltas.permute(0, 2, 3, 1), strict=True):
@@ -768,7 +769,7 @@ def floating(array: Any) -> bool:
 
 
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes a function and its gradient for given output gradients.
+    """Return a function that computes `function` and its gradients for output gradients, which are an argument.
 
     With constant output gradients, XLA would compute the gradients of linear functions during compilation.
     """
@@ -781,7 +782,7 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_fluid(case: Case) -> dict[str, Callable[[], Any]]:
-    """Return calls of a layer in training by the name of the pass."""
+    """Return functions that run a layer in train mode, by the name of the pass: "forward" and "gradient"."""
 
     def declared() -> Any:
         batched = any(isinstance(feed, Rows) for feed in case.feeds.values())
@@ -822,7 +823,7 @@ def by_fluid(case: Case) -> dict[str, Callable[[], Any]]:
 
 
 def by_torch(case: Case) -> dict[str, Callable[[], Any]]:
-    """Return calls of the peer by the name of the pass."""
+    """Return functions that run the peer, by the name of the pass: "forward" and "gradient"."""
     if case.peer is None:
         return {}
     peer = case.peer
@@ -836,7 +837,7 @@ def by_torch(case: Case) -> dict[str, Callable[[], Any]]:
 
     if not case.gradient:
         return {"forward": forward}
-    slopes = torch.empty_like(forward()).normal_()  # in the order of the result in memory
+    slopes = torch.empty_like(forward()).normal_()  # with the memory layout of the result
 
     def gradient() -> Any:
         value = peer(*feeds)
@@ -846,7 +847,7 @@ def by_torch(case: Case) -> dict[str, Callable[[], Any]]:
 
 
 def least(calls: Mapping[Any, Callable[[], Any]], seconds: float) -> dict[Any, float]:
-    """Run the calls alternately for `seconds`, after a warm-up call each, and return the least milliseconds of each."""
+    """Run the calls alternately for about `seconds` after a warm-up, and return the least milliseconds of each call."""
     for call in calls.values():
         call()
     found = dict.fromkeys(calls, np.inf)

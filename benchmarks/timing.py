@@ -40,7 +40,7 @@ def rate(steps: int, work: Callable[[], object]) -> float:
 
 
 def table(rows: list[Row]) -> str:
-    """Format rows as Markdown: medians, and the median and quartiles of fluid's ratio to the peer in each round."""
+    """Format rows as a Markdown table: medians of fluid and the peer; median and quartiles of the ratio per round."""
     lines = ["| what | unit | fluid | peer | fluid / peer | quartiles |", "|---|---|---|---|---|---|"]
     for row in rows:
         fluid, hand = row.numbers["fluid"], row.numbers["hand"]

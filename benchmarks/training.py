@@ -1,4 +1,4 @@
-"""Training loops of fluid and by hand, with equal models, arrays, batches and optimizers."""
+"""Training loops in fluid and in hand-written JAX: equal models, arrays, batches and optimizers."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import fluid
 
 
 class Setup(NamedTuple):
-    """The training settings of both peers.
+    """The training settings of fluid and of the hand-written loop.
 
     Attributes:
       by_fluid: the optimizer of fluid.
@@ -36,7 +36,7 @@ Train = Callable[[int], list[float]]
 
 
 def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = ADAM) -> tuple[fluid.Trainer, Train]:
-    """Return a trainer, and a function that trains for a number of epochs and returns the losses that it reads."""
+    """Return a trainer, and a function that trains for n epochs, and returns the losses that it reads."""
     trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid)
     reader = fluid.reader.arrays({"x": x, "label": labels}, batch_size=setup.batch, shuffle=True, seed=0)
 
@@ -56,7 +56,7 @@ def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = A
 def make_step(
     model: Model, optimizer: optax.GradientTransformation = ADAM.by_hand
 ) -> tuple[optax.GradientTransformation, Callable[..., tuple[Any, Any]]]:
-    """Return the optimizer and the jitted step by hand; the step donates the state."""
+    """Return the optimizer, and the jitted hand-written step, which donates its state."""
 
     return optimizer, make_hand_step(model.forward, optimizer)
 
@@ -68,7 +68,7 @@ def split(params: Arrays, trainable: set[str]) -> tuple[Arrays, Arrays]:
 
 
 def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, setup: Setup = ADAM) -> Train:
-    """Return a function that trains by hand, with the steps of `fluid_peer`."""
+    """Return a function that trains by hand for n epochs from `params`, and returns the losses that it reads."""
     optimizer, step = make_step(model, setup.by_hand)
     trainable = set(fluid.Program(model.train_program).parameters)
     parameters, states = split(model.arrays_by_hand(params), trainable)
@@ -93,7 +93,7 @@ def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, s
 
 
 def fused_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = ADAM) -> tuple[fluid.Trainer, Train]:
-    """Return the peers of `fluid_peer`, with many steps per call and data on the device."""
+    """Return a trainer and a function like `fluid_peer`, but with many steps per call, and data on the device."""
     trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid, steps_per_dispatch="auto")
     columns = {"x": x, "label": labels}
     reader = fluid.reader.arrays(columns, batch_size=setup.batch, shuffle=True, seed=0, on_device=True)
@@ -112,7 +112,7 @@ def fused_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = A
 
 
 def scan_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, setup: Setup = ADAM) -> Train:
-    """Return a function that trains by hand, with a scan over the steps between two reads, and data on the device."""
+    """Return a function like `hand_peer`, but with a scan over the steps between two reads, and data on the device."""
     optimizer, step = make_step(model, setup.by_hand)
     trainable = set(fluid.Program(model.train_program).parameters)
     parameters, states = split(params, trainable)
@@ -141,7 +141,7 @@ def scan_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, s
 def products_peer(model: Model, x: np.ndarray, params: Arrays, setup: Setup = ADAM) -> Train:
     """Return a function that computes only the matrix products of a perceptron's steps, in scans like `scan_peer`.
 
-    The products are a lower bound of the time of any training with them.
+    Any training of the perceptron takes at least the time of these products.
     """
     weights = [jax.device_put(np.array(v)) for v in params.values() if np.ndim(v) == 2]
     grown = [jax.device_put(x[: setup.batch])]
@@ -149,7 +149,7 @@ def products_peer(model: Model, x: np.ndarray, params: Arrays, setup: Setup = AD
         grown.append(grown[-1] @ weight)
 
     def step(found: list[Any], _: Any) -> tuple[list[Any], None]:
-        """Compute the products of the forward pass, of the weights' gradients, and back to each layer but the first."""
+        """Compute the matrix products of a step: forward pass, gradients of weights, gradients of hidden layers."""
         there = [before @ weight for before, weight in zip(grown, found, strict=False)]
         back = [after @ weight.T for after, weight in zip(there[1:], found[1:], strict=True)]
         changes = [before.T @ after for before, after in zip([grown[0], *back], there, strict=True)]
@@ -167,7 +167,7 @@ def products_peer(model: Model, x: np.ndarray, params: Arrays, setup: Setup = AD
 
 
 def turns_of(model: Model, steps_per_epoch: int, epochs: int, setup: Setup = ADAM) -> dict[str, Callable[[], float]]:
-    """Return both peers, "fluid" and "hand", as functions that train for `epochs` and return the steps per second."""
+    """Return functions "fluid" and "hand", which train for `epochs` epochs, and return the steps per second."""
     x, labels = model.data(steps_per_epoch * setup.batch)
     trainer, by_fluid = fluid_peer(model, x, labels, setup)
     by_hand = hand_peer(model, x, labels, dict(trainer.params), setup)
@@ -177,6 +177,6 @@ def turns_of(model: Model, steps_per_epoch: int, epochs: int, setup: Setup = ADA
 
 
 def compare(what: str, model: Model, steps_per_epoch: int, epochs: int, rounds: int, setup: Setup = ADAM) -> list[Row]:
-    """Measure the steps per second of both peers, in turns."""
+    """Measure the steps per second of fluid and of the hand-written loop, alternately."""
     turns = turns_of(model, steps_per_epoch, epochs, setup)
     return [Row(what, "steps/s", interleave(turns, rounds), higher_is_better=True)]

@@ -1,4 +1,4 @@
-"""A deep net in `fluid.static` compared with a program function: the time of a layer, and of the first step."""
+"""A deep net in `fluid.static`, compared with a program function: the time to declare a layer, and the first step."""
 
 import time
 from typing import Any
@@ -17,7 +17,7 @@ FEED = {"x": random.normal(size=(4, 8, 8, 8)).astype("float32"), "label": random
 
 
 def net(faces: Any, blocks: int) -> Any:
-    """Compute a loss by ten layers for each block, and four more."""
+    """Return the loss of a net with ten layers per block, and four more; `faces` is `fluid` or `fluid.static`."""
     layers = faces.layers
     x, label = layers.data("x", shape=[8, 8, 8]), layers.data("label", shape=[1], dtype="int64")
     for _ in range(blocks):
@@ -48,7 +48,7 @@ def by_static() -> tuple[float, float]:
 
 
 def by_function() -> tuple[float, float]:
-    """Measure the seconds until a Session has the program, and until the end of the first step."""
+    """Measure the seconds until a Session of the program is created, and until the end of the first step."""
 
     def program() -> Any:
         loss = net(fluid, BLOCKS)

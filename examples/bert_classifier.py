@@ -2,7 +2,7 @@
 
 The file is `model.safetensors` or `pytorch_model.bin` of a BertForSequenceClassification or a BertModel. With a
 BertModel, the head starts with random weights. Sentences are lists of ids, for example from a tokenizer of
-transformers. These sentences are generated, and the class is the more frequent one of two words. Run
+transformers. This example generates sentences; the class of a sentence is the more frequent one of two words. Run
 
     python examples/bert_classifier.py
     python examples/bert_classifier.py --weights model.safetensors --heads 12
@@ -44,7 +44,7 @@ TABLE = {
     "*pooler.dense.bias": "pooler.b_0",
 }
 HEAD = {"classifier.weight": ("classifier.w_0", "transpose"), "classifier.bias": "classifier.b_0"}
-IGNORE = ["*position_ids"]  # only in old files
+IGNORE = ["*position_ids"]  # older files also contain the indices of the positions, which are not weights
 SMALL = {"count": 40, "positions": 32, "depth": 2, "size": 32, "hidden": 64}
 
 
@@ -56,14 +56,15 @@ def bert(count, positions, depth, size, hidden, heads, dropout=0.1, epsilon=1e-1
       positions: the maximum length of a sentence.
       depth: the number of blocks.
       size: the width.
-      hidden: the width between the two products of a block.
+      hidden: the width of the hidden layer between the two dense layers of a block.
       heads: the number of heads.
       dropout: the rate of dropout in training.
-      epsilon: added to variances.
+      epsilon: the number that each normalisation adds to the variance.
       attention: `param_attr` of all attention layers.
     """
     ids = layers.data("ids", shape=[1], dtype="int64", lod_level=1)
-    types = layers.data("types", shape=[1], dtype="int64", lod_level=1)  # 0 for the first sentence, 1 for the second
+    # BERT also reads pairs of sentences: the type of a word is 0 in the first sentence and 1 in the second.
+    types = layers.data("types", shape=[1], dtype="int64", lod_level=1)
 
     def norm(x, name):
         return layers.feature_norm(x, epsilon=epsilon, name=name)
@@ -101,7 +102,7 @@ def train_program(classes=2, **sizes):
 
 
 def sizes_of(weights):
-    """Compute the sizes of a net from the shapes of its weights, which do not depend on the number of heads."""
+    """Compute the sizes of a net from the shapes of its weights; these shapes do not show the number of heads."""
     shapes = {name.removeprefix("bert."): array.shape for name, array in weights.items()}
     return {
         "count": shapes["embeddings.word_embeddings.weight"][0],
@@ -113,14 +114,14 @@ def sizes_of(weights):
 
 
 def load(trainer, weights):
-    """Set the weights; the head keeps its initial value if the file has none."""
+    """Load the weights into the trainer; if the weights contain no head, the head keeps its initial values."""
     has_head = "classifier.weight" in weights
     table = TABLE | HEAD if has_head else TABLE
     return fluid.io.load_state_dict(trainer, weights, table, IGNORE if has_head else [*IGNORE, "classifier.*"])
 
 
 def sentences(rows, count, seed):
-    """Generate sentences of ids from 2 on, after a first word 1, and the class: whether 2 or 3 occurs more often."""
+    """Generate rows `(ids, types, [label])`: the first id is 1, and the label is 1 if 2 occurs more often than 3."""
     rng = np.random.default_rng(seed)
     for length in rng.integers(6, 20, rows):
         words = np.where(rng.random(length) < 0.6, rng.integers(2, 4, length), rng.integers(4, count, length))
@@ -129,7 +130,7 @@ def sentences(rows, count, seed):
 
 
 def main(path=None, heads=4, rows=1024, num_epochs=6, rate=1e-3):
-    """Load the weights, fine-tune, and return the accuracy on test sentences, and the share of the larger class."""
+    """Load the weights and fine-tune; return the accuracy on test sentences and the share of the larger class."""
     weights = fluid.io.read_state_dict(path) if path else {}
     sizes = (sizes_of(weights) if path else SMALL) | {"heads": heads}
     train, test = (list(sentences(rows, sizes["count"], seed)) for seed in (0, 1))

@@ -20,7 +20,7 @@ BLANK = 10
 
 
 def load_images():
-    """Read images `[n, 8, 8]` between 0 and 1 and labels; one fifth of each digit is kept to test."""
+    """Read images `[n, 8, 8]` between 0 and 1 and labels; one fifth of the images is kept for tests."""
     data = load_digits()
     images = (data.images / 16).astype("float32")
     split = train_test_split(images, data.target, test_size=0.2, random_state=0, stratify=data.target)
@@ -28,7 +28,7 @@ def load_images():
 
 
 def make_strips(images, labels, count, seed):
-    """Generate rows `(columns [width, 8], digits [n, 1])`: five to eight digits, gaps of up to four columns."""
+    """Generate rows `(columns [width, 8], digits [n, 1])`: five to eight digits with gaps of up to four columns."""
     random = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -43,7 +43,7 @@ def make_strips(images, labels, count, seed):
 
 
 def scores():
-    """Return logits of ten digits and the blank for each column."""
+    """Return the logits of ten digits and the blank for each column of a strip."""
     hidden = fluid.layers.data(name="strip", shape=[8], lod_level=1)
     for _ in range(2):
         hidden = fluid.layers.sequence_conv(hidden, num_filters=64, filter_size=5, act="relu")
@@ -55,7 +55,7 @@ def scores():
 
 
 def train_program():
-    """Return the loss; a metric reads the mistakes by name."""
+    """Return the loss; the metric in `main` reads the edit distances by their name, "mistakes"."""
     logits = scores()
     digits = fluid.layers.data(name="digits", shape=[1], dtype="int64", lod_level=1)
     loss = fluid.layers.mean(fluid.layers.warpctc(logits, digits, blank=BLANK, norm_by_times=True))
@@ -65,12 +65,12 @@ def train_program():
 
 
 def inference_program():
-    """Return the digits that the net reads."""
+    """Return the digits that the net reads in each strip."""
     return fluid.layers.ctc_greedy_decoder(scores(), blank=BLANK)
 
 
 def show(strip, guess, truth, shades=" .:-=+*#%@"):
-    """Print a strip, the digits that the net read, and the true digits."""
+    """Print a strip as characters, the digits that the net read, and the true digits."""
     for line in strip.T:
         print("    " + "".join(shades[int(v * 9)] for v in line).rstrip())
     said, true = ("".join(map(str, np.ravel(digits))) for digits in (guess, truth))
@@ -78,7 +78,7 @@ def show(strip, guess, truth, shades=" .:-=+*#%@"):
 
 
 def main(num_epochs=8, strips=2500, path="strips.params"):
-    """Train, test, save, load and transcribe; return the share of wrong digits, 1 for an empty transcription."""
+    """Train, test, save, load and transcribe; return the share of wrong digits (1 if the net reads no digit)."""
     known, unknown = load_images()
     train, test = make_strips(*known, strips, seed=0), make_strips(*unknown, 500, seed=1)
     print(f"{len(train)} generated strips to learn from, {len(test)} to test")

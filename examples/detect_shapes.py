@@ -14,7 +14,7 @@ import numpy as np
 import fluid
 
 NAMES = ("background", "rectangle", "ellipse")
-SIZE = 48  # pixels of an image, across and down
+SIZE = 48  # the width and the height of an image, in pixels
 
 
 def generate(count, seed):
@@ -38,7 +38,7 @@ def generate(count, seed):
 
 
 def predicted():
-    """Return offsets and logits of all prior boxes, and the prior boxes with their variances."""
+    """Return the offsets and the logits of all prior boxes, the prior boxes, and their variances."""
     image = fluid.layers.data(name="image", shape=[1, SIZE, SIZE])
     hidden, maps = image, []
     for filters in (16, 32, 64):
@@ -53,13 +53,13 @@ def predicted():
 
 
 def train_program():
-    """Return the loss; a metric reads the detections by name."""
+    """Return the loss; the metric in `main` reads the detections by their name, "found"."""
     offsets, logits, prior, variances = predicted()
     boxes = fluid.layers.data(name="boxes", shape=[4], lod_level=1)
     labels = fluid.layers.data(name="labels", shape=[1], dtype="int64", lod_level=1)
     loss = fluid.layers.ssd_loss(offsets, logits, boxes, labels, prior, variances)
     fluid.layers.detection_output(offsets, logits, prior, variances, nms_threshold=0.45, keep_top_k=20, name="found")
-    return fluid.layers.metric(fluid.layers.reduce_sum(loss), reduce="mean")  # a test takes the mean over its batches
+    return fluid.layers.metric(fluid.layers.reduce_sum(loss), reduce="mean")  # a test averages over minibatches
 
 
 def inference_program():
@@ -68,7 +68,7 @@ def inference_program():
 
 
 def guessing(train, test):
-    """Compute the mean average precision of guessing the objects of a random training image, for comparison."""
+    """Compute the mean average precision of a simple guess: the objects of a random training image."""
     metric, random = fluid.metrics.DetectionMAP(class_num=len(NAMES)), np.random.default_rng(0)
     others = [train[i] for i in random.integers(0, len(train), len(test))]
     found = [
@@ -79,7 +79,7 @@ def guessing(train, test):
 
 
 def show(image, found, shades=" .:-=+*#%@"):
-    """Print every other row of an image with the corners of detected boxes, and then the detections."""
+    """Print every second row of an image with the corners of the detected boxes, and then the detections."""
     picture = [[shades[int(np.clip(v, 0, 1) * 9)] for v in line] for line in image[0, ::2]]
     for _, _, *box in found:
         left, top, right, bottom = (int(np.clip(v * SIZE, 0, SIZE - 1)) for v in box)

@@ -14,7 +14,11 @@ import fluid
 
 
 def load_data():
-    """Load measurements `[n, 10]` and progression `[n, 1]`, normalised by the training part; 88 patients to test."""
+    """Load measurements `[n, 10]` and progression `[n, 1]`, with mean 0 and deviation 1 in the training part.
+
+    Returns:
+      The training part, the test part of 88 patients, and a function that converts progression to its original unit.
+    """
     data = load_diabetes(scaled=False)
     order = np.random.default_rng(0).permutation(len(data.target))
     x, y = data.data[order].astype("float32"), data.target[order, None].astype("float32")
@@ -26,7 +30,7 @@ def load_data():
 
 
 def inference_program():
-    """Return the prediction of the model: one weight for each measurement, and a bias."""
+    """Return the prediction of a linear model with one weight for each measurement, and a bias."""
     x = fluid.layers.data(name="x", shape=[10])
     return fluid.layers.fc(x, size=1)
 
@@ -38,7 +42,7 @@ def train_program():
 
 
 def main(num_epochs=100):
-    """Train, compare with least squares, save, load and predict; return the errors on the test part."""
+    """Train, compare with least squares, save, load and predict; return the errors on the test part by name."""
     (x, y), (x_test, y_test), to_units = load_data()
     train_reader = fluid.reader.arrays({"x": x, "y": y}, batch_size=16, shuffle=True, seed=0)
     test_reader = fluid.reader.arrays({"x": x_test, "y": y_test}, batch_size=64)

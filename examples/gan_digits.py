@@ -6,7 +6,7 @@ Session, with bit-identical results. Run
 
     python examples/gan_digits.py
     python examples/gan_digits.py --loop session
-    python examples/gan_digits.py --checkpoints here   # after a kill, run it again; it ends with the same bits
+    python examples/gan_digits.py --checkpoints here   # after a kill, run this again: the result has equal bits
 """
 
 import argparse
@@ -19,12 +19,12 @@ import fluid
 from fluid import layers
 
 NOISE, HIDDEN, PIXELS, DIGITS = 32, 192, 64, 10
-# The parameters that each program's optimizer updates: both programs compute with the parameters of both.
+# The parameters that the optimizer of each program updates; without a selection, both would update all parameters.
 MOVED = {"discriminator": "discriminator/*", "generator": "generator/*"}
 
 
 def load_data():
-    """Load images `[n, 64]` in -1..1 and their digits `[n, 1]`; 360 of them for measurements."""
+    """Load images `[n, 64]` from -1 to 1 and their digits `[n, 1]`; 360 images are kept for `measure`."""
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     images = (data.data[order] / 8 - 1).astype("float32")
@@ -44,7 +44,7 @@ def draw(digit):
 
 @fluid.shared(name="discriminator")
 def realness(image, digit):
-    """Return logits `[batch, 1]` of the probability that images `[batch, 64]` are real ones of the digits."""
+    """Return logits `[batch, 1]` of the probability that images `[batch, 64]` are real images of the digits."""
     hidden = layers.concat([image, layers.one_hot(digit, DIGITS)], axis=1)
     for _ in range(2):
         hidden = layers.leaky_relu(layers.fc(hidden, size=HIDDEN), alpha=0.2)
@@ -53,12 +53,15 @@ def realness(image, digit):
 
 
 def surprise(logits, truth):
-    """Return the loss of logits of realness against a constant target."""
+    """Return the mean cross-entropy of logits of `realness` against the constant target `truth`."""
     return layers.mean(layers.sigmoid_cross_entropy_with_logits(logits, layers.full_like(logits, truth)))
 
 
 def discriminator():
-    """Train the discriminator on real and drawn images; the target 0.9 for real ones avoids overconfidence."""
+    """Return the loss of the discriminator, and the share of drawn images that it classifies as drawn.
+
+    The target for real images is 0.9 instead of 1, because this avoids overconfidence.
+    """
     image, digit = layers.data("image", shape=[PIXELS]), layers.data("digit", shape=[1], dtype="int64")
     real, drawn = realness(image, digit), realness(draw(digit), digit)
     return {
@@ -68,7 +71,7 @@ def discriminator():
 
 
 def generator():
-    """Train the generator to draw images that the discriminator classifies as real."""
+    """Return the loss of the generator, which is small if the discriminator classifies drawn images as real."""
     digit = layers.data("digit", shape=[1], dtype="int64")
     return {"loss": surprise(realness(draw(digit), digit), 1.0)}
 
@@ -84,7 +87,7 @@ def optimizer():
 
 
 def train(reader, num_epochs, checkpoints=None, event_handler=None):
-    """Train in a Trainer; return the parameters by name."""
+    """Train with a Trainer; return the parameters by name."""
     config = None if checkpoints is None else fluid.CheckpointConfig(checkpoints, step_interval=100)
     programs = [
         fluid.TrainingProgram(discriminator, optimizer(), parameter_list=MOVED["discriminator"]),
@@ -96,7 +99,7 @@ def train(reader, num_epochs, checkpoints=None, event_handler=None):
 
 
 def train_by_hand(reader, num_epochs):
-    """Train in a loop over a Session, with the steps of the Trainer; return the parameters by name."""
+    """Train in a custom loop over a Session, with the steps of `train`; return the parameters by name."""
 
     def discriminate():
         outputs = discriminator()
@@ -121,26 +124,26 @@ def train_by_hand(reader, num_epochs):
 
 
 def nearest(images, known, digits):
-    """Return the digit of the nearest known image, and its distance, for each image."""
+    """Return, for each image, the digit of the nearest known image and the distance to this known image."""
     distances = np.linalg.norm(images[:, None] - known[None], axis=2)
     return digits[distances.argmin(1), 0], distances.min(1)
 
 
 def measure(images, asked, test):
-    """Return how often the nearest held-out real image shows the requested digit, and its mean distance."""
+    """Return the share of images whose nearest test image shows the requested digit, and the mean distance."""
     found, distances = nearest(images, *test)
     return float((found == asked).mean()), float(distances.mean())
 
 
 def write_grid(path, images):
-    """Write ten rows of ten images as one PNG, with a margin around each, and each pixel as four by four."""
+    """Write a PNG with ten rows of ten images; each image has a margin, and each pixel becomes 4 x 4 pixels."""
     framed = np.pad(images.reshape(DIGITS, 10, 8, 8), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-1)
     rows = framed.transpose(0, 2, 1, 3).reshape(DIGITS * 10, 10 * 10)
     imsave(path, np.kron(rows, np.ones((4, 4))), cmap="gray", vmin=-1, vmax=1)
 
 
 def main(num_epochs=200, loop="trainer", checkpoints=None, path="digits.png"):
-    """Train, draw a grid of digits, and measure it; return (share, distance) for the GAN, real digits and noise."""
+    """Train, and draw a grid of digits; return the results of `measure` for drawn images, real images and noise."""
     train_data, test = load_data()
     columns = dict(zip(("image", "digit"), train_data, strict=True))
     reader = fluid.reader.arrays(columns, batch_size=64, shuffle=True, drop_last=True)

@@ -16,7 +16,7 @@ import fluid
 from fluid import layers
 
 # Names in files of the whole model begin with "transformer.h.0", and names in files without the head begin with "h.0".
-# One matrix contains the three projections of attention. All matrices are [in, out], as in fluid.
+# One matrix contains the projections to queries, keys and values. All matrices are [in, out], as in fluid.
 TABLE = {
     "*wte.weight": "wte",
     "*wpe.weight": "wpe",
@@ -35,7 +35,8 @@ TABLE = {
     "*ln_f.weight": "ln_f.w_0",
     "*ln_f.bias": "ln_f.b_0",
 }
-IGNORE = ["lm_head.weight", "*.attn.bias", "*.attn.masked_bias"]  # a copy of the word table, and masks in old files
+# The matrix lm_head is a copy of the word table wte, and the entries in attn are causal masks in older files.
+IGNORE = ["lm_head.weight", "*.attn.bias", "*.attn.masked_bias"]
 SMALL = {"count": 65, "positions": 32, "depth": 2, "size": 64, "heads": 4}
 
 
@@ -45,7 +46,7 @@ def gelu(x):
 
 
 def gpt2(ids, count, positions, depth, size, heads, caches=None, attention=None):
-    """Return the scores of each next word, `[batch, time, count]`, and the caches.
+    """Return the scores of each next word, `[batch, time, count]`, and the new caches.
 
     Args:
       ids: `[batch, time]`.
@@ -80,13 +81,13 @@ def gpt2(ids, count, positions, depth, size, heads, caches=None, attention=None)
 
 
 def scores_program(**sizes):
-    """Return the scores of each next word, for texts of any lengths: a sequence of `[count]`."""
+    """Return the scores of each next word, a sequence of `[count]`, for texts of any lengths."""
     ids = layers.data("ids", shape=[1], dtype="int64", lod_level=1)
     return ids.with_data(gpt2(ids.data[..., 0], **sizes)[0])
 
 
 def writing_program(length, **sizes):
-    """Continue prompts of any lengths by the most probable words; return the texts, `[batch, length]`."""
+    """Continue prompts of any lengths by the most probable words; return the whole texts, `[batch, length]`."""
     prompt = layers.data("prompt", shape=[1], dtype="int64", lod_level=1)
     given = prompt.data[:, :, 0]
     shape = {"max_length": length, "num_heads": sizes["heads"], "head_size": sizes["size"] // sizes["heads"]}
@@ -103,7 +104,7 @@ def writing_program(length, **sizes):
 
 
 def sizes_of(weights):
-    """Compute the sizes of a net from the shapes of its weights; all GPT-2 models have heads of 64 numbers."""
+    """Compute the sizes of a net from the shapes of its weights; an attention head of GPT-2 has width 64."""
     shapes = {name.removeprefix("transformer."): array.shape for name, array in weights.items()}
     (count, size), positions = shapes["wte.weight"], shapes["wpe.weight"][0]
     depth = sum(name.endswith("ln_1.weight") for name in shapes)

@@ -22,7 +22,7 @@ SHAPES = tuple(
     f"{color} {shape}" for shape in ("disc", "ring", "cross", "triangle", "checks") for color in ("red", "blue")
 )
 RECORD, BATCH = 1 + 3 * 32 * 32, 32
-BLOCKS = 5  # the blocks of each stage of the ResNet, which has 6 * BLOCKS + 2 layers
+BLOCKS = 5  # blocks in each of three stages; the ResNet has 6 * BLOCKS + 2 layers
 
 
 def read_cifar10(directory):
@@ -48,7 +48,7 @@ def read_cifar10(directory):
 
 
 def generate(count, seed):
-    """Generate reddish or bluish shapes of random position and size on a dark ground, under noise; equal classes."""
+    """Generate noisy images of a red or blue shape of random position and size; all classes are equally frequent."""
     random = np.random.default_rng(seed)
     labels = random.permutation(np.arange(count) % 10)
     images = np.empty((count, 3, 32, 32), "float32")

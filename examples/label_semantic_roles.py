@@ -18,7 +18,7 @@ import numpy as np
 import fluid
 
 ROLES = ["agent", "patient", "place", "time", "verb"]
-TAGS = [f"{kind}-{role}" for role in ROLES for kind in "BI"] + ["O"]  # in the order of the IOB scheme
+TAGS = [f"{kind}-{role}" for role in ROLES for kind in "BI"] + ["O"]  # the order that `chunk_eval` defines for IOB
 
 NOUNS = "dog cat girl boy teacher king farmer bird singer doctor baker clerk".split()
 ADJECTIVES = "old young tall small clever quiet".split()
@@ -29,7 +29,7 @@ WORDS = sorted({*NOUNS, *ADJECTIVES, *VERBS, *PLACES, *" ".join(TIMES).split(), 
 
 
 def make_sentence(random):
-    """Generate a sentence, and for each of its verbs the index and the roles: `(words, [(index, spans)])`."""
+    """Generate `(words, [(index, spans)])`: a sentence, and for each verb its index and the spans of the roles."""
     words, frames = [], []
 
     def pick(choices):
@@ -68,7 +68,7 @@ def make_sentence(random):
 
 
 def make_rows(count, seed):
-    """Generate rows `(word ids [n, 1], marks [n, 1], tag ids [n, 1])`: one for each verb of each sentence."""
+    """Generate a row `(word ids [n, 1], marks [n, 1], tag ids [n, 1])` for each verb; only the verb has the mark 1."""
     random, ids, rows = np.random.default_rng(seed), {word: i for i, word in enumerate(WORDS)}, []
     while len(rows) < count:
         words, frames = make_sentence(random)
@@ -109,7 +109,7 @@ def make_programs(depth, hidden):
 
 
 def spans(tags):
-    """Return the roles in a row of tags, a list of `(start, end, role)`."""
+    """Return the roles in a row of tag ids, as a list of `(start, end, role)`."""
     found, outside = [], len(TAGS) - 1
     for i, tag in enumerate(tags):
         if tag == outside:
@@ -123,7 +123,7 @@ def spans(tags):
 
 
 def by_counting(train, test):
-    """Compute the F1 of the most frequent tag of each word, with and without a mark."""
+    """Compute the F1 score of a baseline: the most frequent tag of each word, counted apart for marked words."""
     counts = np.zeros((len(WORDS), 2, len(TAGS)))
     for row in train:
         np.add.at(counts, tuple(column[:, 0] for column in row), 1)
@@ -147,7 +147,7 @@ def show(row, tags):
 
 
 def main(depth=8, hidden=64, num_epochs=5, sentences=3000, path="roles.params"):
-    """Train, test, save, load and label roles; return the F1 of the net and of counting words."""
+    """Train, test, save, load and label roles; return the F1 scores of the net and of `by_counting`."""
     train, test = make_rows(sentences, seed=0), make_rows(500, seed=1)
     print(f"{len(train)} generated sentences to learn from, {len(test)} to test, {len(WORDS)} words")
     counted = by_counting(train, test)

@@ -19,11 +19,11 @@ import numpy as np
 
 import fluid
 
-WINDOW, BATCH, HEAD = 256, 8, 32  # characters in a window, windows in a batch, numbers in a head
+WINDOW, BATCH, HEAD = 256, 8, 32  # characters of a window, windows of a batch, width of an attention head
 
 
 def load_text():
-    """Read paragraphs, without repeated ones, indented ones such as code, and rare characters."""
+    """Read paragraphs in ASCII, without repetitions, and without indented paragraphs such as code."""
     pieces = (piece for topic in topics.topics.values() for piece in re.split(r"\n\s*\n", topic))
     prose = dict.fromkeys(piece for piece in pieces if piece[:1].isalpha() and len(piece) > 40)
     return [re.sub(r"[^\n -~]", "", piece.replace("’", "'")) + "\n\n" for piece in prose]
@@ -86,7 +86,7 @@ def make_programs(count, layers, size, length):
 
 
 def by_counting(train, test, count):
-    """Compute the bits per character of models that count single characters and pairs."""
+    """Compute the bits per character of two baselines, which count single characters and pairs of characters."""
     pairs = np.zeros((count, count))
     np.add.at(pairs, (train[:-1], train[1:]), 1)
     common = (pairs.sum(0) + 1) / (pairs.sum() + count)
@@ -96,12 +96,12 @@ def by_counting(train, test, count):
 
 
 def windows(text, starts):
-    """Return pieces of a text, `[n, WINDOW + 1]`."""
+    """Return the pieces of a text that begin at the indices `starts`, `[n, WINDOW + 1]`."""
     return text[np.asarray(starts)[:, None] + np.arange(WINDOW + 1)]
 
 
 def main(layers=3, size=128, steps=200, length=WINDOW, max_paragraphs=None, path="language.params"):
-    """Train, test, save, load and write; return bits per character of the net and by counting, and the text."""
+    """Train, test, save, load and write; return bits per character of the net and by counting, and the texts."""
     paragraphs = load_text()[:max_paragraphs]
     characters = "".join(sorted(set("".join(paragraphs))))
     test = encode("".join(paragraphs[::10]), characters)

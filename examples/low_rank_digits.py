@@ -1,7 +1,7 @@
 """Fine-tune a net with low-rank adapters (Hu et al., 2021): after the digits 0 to 4, the net learns 5 to 9.
 
-Training updates only the adapters and the new head. Then the adapters are added to their matrices, and the net runs
-without adapters. Run
+Training updates only the adapters and the new head. Then the adapters are merged into the matrices of the net, which
+runs without adapters. Run
 
     python examples/low_rank_digits.py
 """
@@ -14,7 +14,7 @@ from fluid import layers
 
 
 def net(param_attr=None):
-    """Return the probabilities of five digits; `param_attr` belongs to the two hidden layers."""
+    """Return the probabilities of five digits; `param_attr` sets the weights of the two hidden layers."""
     x = layers.data("image", shape=[64])
     for name in ("first", "second"):
         x = layers.fc(x, size=128, act="relu", param_attr=param_attr, name=name)
@@ -31,7 +31,7 @@ def train_program(trained, param_attr=None):
 
 
 def readers(digits, first):
-    """Return readers of training and test images of five digits."""
+    """Return a reader of training images and a reader of test images, with the five digits from `first` on."""
     chosen = (digits.target >= first) & (digits.target < first + 5)
     images, labels = (digits.data[chosen] / 16).astype("float32"), digits.target[chosen] - first
     train, test = ({"image": images[i::3], "label": labels[i::3]} for i in (0, 1))

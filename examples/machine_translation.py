@@ -50,7 +50,7 @@ def say(date, random):
 
 
 def generate(count, seed=0):
-    """Generate pairs of words and digits, all of different dates."""
+    """Generate pairs of a date in words, as a list, and the date in digits; all dates are different."""
     random = np.random.default_rng(seed)
     first, days = datetime.date(1800, 1, 1).toordinal(), 300 * 365
     dates = [datetime.date.fromordinal(first + int(d)) for d in random.choice(days, count, replace=False)]
@@ -58,7 +58,7 @@ def generate(count, seed=0):
 
 
 def encode(size):
-    """Return the inputs of the decoder: a vector for each word, and the first state."""
+    """Return the inputs of the decoder: a vector for each word, and the initial state."""
     words = fluid.layers.data(name="words", shape=[1], dtype="int64", lod_level=1)
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     ways = [
@@ -71,7 +71,7 @@ def encode(size):
 
 
 def attend(seen, state):
-    """Return a mean over the words, weighted by the fit of each word to the state."""
+    """Return the mean of the word vectors, weighted by the fit of each word to the state of the decoder."""
     asked = fluid.layers.fc(state, size=WIDTH, bias_attr=False, name="asked")
     known = fluid.layers.fc(seen, size=WIDTH, bias_attr=False, name="known")
     both = fluid.layers.tanh(known + fluid.layers.sequence_expand(asked, known))
@@ -119,7 +119,7 @@ def make_programs(size):
 
 
 def read(ids):
-    """Return the characters up to the end, as text."""
+    """Convert ids to text, up to the first id END."""
     ids = [int(i) for i in ids]
     return "".join(DIGITS[i] for i in ids[: ids.index(END) if END in ids else None])
 

@@ -29,7 +29,7 @@ NOISE = 0.3
 
 
 def train_program():
-    """Return the loss of ratings, predicted by the product of user vector and movie vector, plus biases."""
+    """Return the loss of ratings, predicted by the product of user vector and movie vector, plus a movie bias."""
     user = fluid.layers.data("user", shape=[1], dtype="int64")
     movie = fluid.layers.data("movie", shape=[1], dtype="int64")
     rating = fluid.layers.data("rating", shape=[1])
@@ -76,7 +76,7 @@ def process(*arguments):
 
 
 def send(trainer, people, count, part=1000):
-    """Send ratings in parts, and wait until each is trained on; return the moving test errors."""
+    """Send ratings in parts, and wait until each part is trained on; return the moving test error after each part."""
     tests = []
     for _ in range(0, count, part):
         trainer.send(people.rate(part))
@@ -88,7 +88,7 @@ def send(trainer, people, count, part=1000):
 
 
 def wait_for(url, version):
-    """Wait until the server serves a version."""
+    """Wait until the server at `url` serves the version."""
     while True:
         with urllib.request.urlopen(f"{url}/v2/models/movies") as answer:
             if f'"{version}"' in answer.read().decode():
@@ -97,7 +97,7 @@ def wait_for(url, version):
 
 
 def error(inferencer, ratings):
-    """Compute the mean squared error of guesses."""
+    """Compute the mean squared error of the ratings that an Inferencer predicts."""
     parts = np.array_split(np.arange(len(ratings["rating"])), len(ratings["rating"]) // 32)
     guesses = [inferencer.infer({n: ratings[n][part] for n in ("user", "movie")})["guess"][:, 0] for part in parts]
     return float(np.mean((np.concatenate(guesses) - ratings["rating"]) ** 2))

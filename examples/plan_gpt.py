@@ -23,7 +23,7 @@ MESHES = [
 
 
 def gpt(count=32_000, length=2048, layers=32, size=4096, heads=32, hidden=11_008):
-    """Return the loss of a GPT that predicts the next of `count` words, for texts of `length` words.
+    """Return the loss of a GPT with a vocabulary of `count` words, for texts of `length` words.
 
     If the mesh has an axis `model`, the first matrices of each block are sharded by columns and the last ones by rows.
     The devices along the axis then sum their results twice per block (Shoeybi et al., 2019).
@@ -65,5 +65,5 @@ def main(program=train_program, batch_size=256, meshes=MESHES, memory=80 * 10**9
 
 if __name__ == "__main__":
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", 256)  # before JAX initialises its devices
+    jax.config.update("jax_num_cpu_devices", 256)  # JAX reads this setting when it initialises its devices
     main()

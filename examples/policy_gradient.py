@@ -34,7 +34,7 @@ class CartPole:
         self.observations = rng.uniform(-0.05, 0.05, (count, 4))
 
     def step(self, actions):
-        """Push the carts, actions `[count]`: 0 to the left, 1 to the right; return a mask of standing poles."""
+        """Push carts by actions `[count]`, 0 to the left and 1 to the right; return a mask of running episodes."""
         x, speed, angle, turning = self.observations.T
         sine = np.sin(angle)
         cosine = np.cos(angle)
@@ -54,11 +54,11 @@ class Player:
         self.rng = np.random.Generator(np.random.PCG64(seed))
 
     def state(self):
-        """Return the state of the random numbers, as JSON."""
+        """Return the state of the random generator, as a dictionary that JSON can represent."""
         return self.rng.bit_generator.state
 
     def restore(self, state):
-        """Continue the random numbers from a saved state."""
+        """Set the random generator to a saved state."""
         self.rng.bit_generator.state = state
 
     def play(self, probabilities, count=EPISODES):
@@ -86,7 +86,7 @@ def actor(observation):
 
 @fluid.shared
 def critic(observation):
-    """Estimate the return of each state, `[batch, 1]`."""
+    """Estimate the return that follows each observation, `[batch, 1]`."""
     return layers.fc(layers.fc(observation, size=64, act="tanh"), size=1)
 
 
@@ -95,11 +95,11 @@ def act():
 
 
 def learn():
-    """Train the actor along the gradient of its policy, and the critic to estimate returns."""
+    """Train the actor by the policy gradient, and the critic to estimate returns; return both losses."""
     observation = layers.data("observation", shape=[4])
     action = layers.data("action", shape=[1], dtype="int64")
     reached = layers.data("return", shape=[1])
-    weight = layers.data("weight", shape=[1])  # 0 after the end of an episode
+    weight = layers.data("weight", shape=[1])  # 1 for each step of an episode, 0 for steps after its end
     probabilities = actor(observation)
     baseline = critic(observation)
     advantage = jax.lax.stop_gradient(reached - baseline)
@@ -113,7 +113,7 @@ def learn():
 
 
 def returns(alive):
-    """Compute the discounted return from each step on, in tens of steps, `[HORIZON, count]`."""
+    """Compute the discounted return from each step on, `[HORIZON, count]`, in units of ten steps."""
     found = np.zeros(alive.shape, "float32")
     later = np.zeros(alive.shape[1], "float32")
     for time in reversed(range(len(alive))):

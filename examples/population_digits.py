@@ -1,7 +1,7 @@
-"""Recognize digits with a population of 32 trainings, eight learning rates with four seeds each; draw the results.
+"""Recognize digits with a population of 32 trainings: eight learning rates, with four seeds each.
 
-The picture shows the best learning rate, and the influence of the seed. The net is a small convolutional net. The data
-are the 1797 digits of 8 x 8 pixels that come with scikit-learn. Run
+A picture of the results shows the best learning rate, and the influence of the seed. The net is a small convolutional
+net. The data are the 1797 digits of 8 x 8 pixels that come with scikit-learn. Run
 
     python examples/population_digits.py
     python examples/population_digits.py --epochs 30 --picture rates.png
@@ -22,7 +22,7 @@ SEEDS = [0, 1, 2, 3]
 
 
 def load_data():
-    """Read images `[n, 1, 8, 8]` between 0 and 1 and labels `[n]`; one fifth of each digit is kept to test."""
+    """Read images `[n, 1, 8, 8]` between 0 and 1 and labels `[n]`; one fifth of the images is kept for tests."""
     data = load_digits()
     images = (data.images[:, None] / 16).astype("float32")
     split = train_test_split(images, data.target, test_size=0.2, random_state=0, stratify=data.target)
@@ -45,7 +45,7 @@ def train_program():
 
 
 def draw(accuracies, members, path):
-    """Draw the test error of each training: along the epochs, and at the end by learning rate.
+    """Draw the test error of each training, once for each epoch, and once by learning rate after the last epoch.
 
     Args:
       accuracies: `[epochs, members]`.

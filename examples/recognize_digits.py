@@ -19,7 +19,7 @@ import fluid
 
 
 def load_data():
-    """Read images `[n, 1, 8, 8]` between 0 and 1 and labels `[n]`; one fifth of each digit is kept to test."""
+    """Read images `[n, 1, 8, 8]` between 0 and 1 and labels `[n]`; one fifth of the images is kept for tests."""
     data = load_digits()
     images = (data.images[:, None] / 16).astype("float32")
     labels = data.target.astype("int64")

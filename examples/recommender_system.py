@@ -2,7 +2,7 @@
 
 If `--data` names a directory with MovieLens 1M (users.dat, movies.dat, ratings.dat), the model trains on MovieLens.
 Otherwise the model trains on generated ratings, which depend on a few hidden tastes. A step updates only the rows of
-tables in its batch. Run
+the embedding tables that its batch uses. Run
 
     python examples/recommender_system.py
     python examples/recommender_system.py --data ml-1m --epochs 10
@@ -18,7 +18,8 @@ import numpy as np
 import fluid
 
 AGES = (1, 18, 25, 35, 45, 50, 56)
-JOBS, CATEGORIES, PER_MOVIE = 21, 18, 6  # a movie has at most six categories, padded with CATEGORIES
+# A movie has at most six categories; a shorter list of categories is padded with the id CATEGORIES.
+JOBS, CATEGORIES, PER_MOVIE = 21, 18, 6
 
 
 def read_movielens(directory):
@@ -46,7 +47,7 @@ def read_movielens(directory):
 
 
 def generate(users=500, movies=300, ratings=30_000, tastes=3, seed=0):
-    """Generate the data of `read_movielens`: tastes depend in part on age, job and categories, in part on chance."""
+    """Generate data in the form of `read_movielens`; tastes depend on age, job, categories and chance."""
     random = np.random.default_rng(seed)
     people = np.stack([np.arange(users), *(random.integers(0, n, users) for n in (2, len(AGES), JOBS))], axis=1)
     films = np.full((movies, 1 + PER_MOVIE), CATEGORIES)
@@ -95,7 +96,7 @@ def make_programs(user_count, movie_count):
 
     def inference_program():
         nearness = fluid.layers.cos_sim(user_tower(), movie_tower())  # from -1 to 1
-        return fluid.layers.scale(nearness, scale=2.5, bias=3.0)
+        return fluid.layers.scale(nearness, scale=2.5, bias=3.0)  # from 0.5 to 5.5
 
     def train_program():
         rating = fluid.layers.data(name="rating", shape=[1])
@@ -105,7 +106,7 @@ def make_programs(user_count, movie_count):
 
 
 def baselines(train, test):
-    """Compute the errors of guessing the mean rating, and of guessing the mean of the movie."""
+    """Compute the root mean square errors of two guesses: the mean of all ratings, and the mean of the movie."""
     mean = train["rating"].mean()
     size = int(max(train["movie"].max(), test["movie"].max())) + 1
     count = np.bincount(train["movie"], minlength=size)

@@ -14,7 +14,8 @@ import numpy as np
 import fluid
 from fluid import layers
 
-NORM = {"weight": "w_0", "bias": "b_0", "running_mean": "w_1", "running_var": "w_2"}  # batch_norm
+# The names of arrays in BatchNorm2d of PyTorch, and in batch_norm of fluid.
+NORM = {"weight": "w_0", "bias": "b_0", "running_mean": "w_1", "running_var": "w_2"}
 TABLE = {
     "conv1.weight": "conv1.w_0",
     "layer{n}.{i}.conv{k}.weight": "layer{n}_{i}/conv{k}.w_0",
@@ -30,7 +31,7 @@ IGNORE = ["*.num_batches_tracked"]
 
 
 def conv_bn(x, filters, size, name, norm, stride=1, act=None):
-    """Apply a convolution, which keeps the size of the image at stride 1, and batch normalisation."""
+    """Apply a convolution and batch normalisation; the image keeps its size if the stride is 1."""
     x = layers.conv2d(x, filters, size, stride, padding=size // 2, bias_attr=False, name=name)
     return layers.batch_norm(x, act=act, name=norm)
 
@@ -57,7 +58,7 @@ def resnet50(image, blocks=(3, 4, 6, 3), classes=1000):
 
 
 def scores_program(size=224, **sizes):
-    """Return the scores for the feed "image"."""
+    """Return the scores of the classes for the images in the feed "image"."""
     return resnet50(layers.data("image", shape=[3, size, size]), **sizes)
 
 

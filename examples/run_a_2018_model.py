@@ -1,7 +1,7 @@
 """Run a model that PaddlePaddle Fluid saved years ago, fine-tune it, convert it to one file, and serve the file.
 
-The default model is a small net for images of 12 x 12 pixels, trained for five steps and saved by 1.8.5, with recorded
-images and results of PaddlePaddle. It needs `pip install 'fluid-jax[original,serve]'`. Run
+The default model is a small net for images of 12 x 12 pixels, trained for five steps and saved by PaddlePaddle
+1.8.5, with recorded images and results. This example needs `pip install 'fluid-jax[original,serve]'`. Run
 
     python examples/run_a_2018_model.py
     python examples/run_a_2018_model.py --model FOLDER   # a custom model: print its contents and convert it to one file
@@ -25,7 +25,7 @@ def load(folder=FOLDER / "inference"):
 
 
 def recorded():
-    """Load images `[8, 1, 12, 12]` and PaddlePaddle's results `[8, 10]`."""
+    """Load recorded images `[8, 1, 12, 12]`, and the results `[8, 10]` that PaddlePaddle computed for them."""
     with np.load(FOLDER / "io.npz") as file:
         return file["in_img"], file["out"]
 
@@ -53,7 +53,7 @@ def convert(model, path):
 
 
 def main(num_epochs=20, path="old.fluid"):
-    """Run, fine-tune, convert and serve; return the largest differences to PaddlePaddle, and both losses."""
+    """Run, fine-tune, convert and serve; return the largest differences to PaddlePaddle's results, and both losses."""
     model = load()
     print(
         f"{', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}, {len(model.program.params)} arrays"

@@ -1,9 +1,9 @@
 """Translate numbers in words to digits in the style of 2018: Executor, While and a beam search.
 
 "four thousand and seventeen" becomes "4017". Layers are called outside of functions and recorded in a program. The
-decoder is a block that assigns to variables. Only the imports differ from a program of 2018, and `fluid.batch` and
-`fluid.reader` replace `paddle.batch` and `paddle.reader`. `machine_translation.py` has a similar model with program
-functions. No test number is in the training data. Run `python examples/seq2seq_2018.py`.
+decoder is a block that assigns to variables. The program differs from a program of 2018 only in its imports, and in
+`fluid.batch` and `fluid.reader`, which were `paddle.batch` and `paddle.reader`. `machine_translation.py` has a similar
+model with program functions. No test number is in the training data. Run `python examples/seq2seq_2018.py`.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def next_digit(digit, state):
 
 
 def train_decoder(context):
-    """Return the loss of the true digits, each predicted from the previous ones."""
+    """Return the loss of the true digits; the decoder predicts each digit from the true digits before it."""
     before = layers.data(name="before", shape=[1], dtype="int64", lod_level=1)
     rnn = layers.DynamicRNN()
     with rnn.block():

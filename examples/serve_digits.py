@@ -40,7 +40,7 @@ def train_program():
 
 
 def train(num_epochs, path):
-    """Train and export; return the test part of the data."""
+    """Train, and export the model to `path`; return the test images and their labels."""
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     images, labels = (data.images[order, None] / 16).astype("float32"), data.target[order]
@@ -57,7 +57,7 @@ def wait_until_ready(url):
         try:
             with urllib.request.urlopen(f"{url}/v2/health/ready"):
                 return
-        except urllib.error.HTTPError as error:  # status 503: not ready
+        except urllib.error.HTTPError as error:  # status 503: the server is not ready yet
             error.close()
             time.sleep(0.1)
 

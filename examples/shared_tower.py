@@ -68,12 +68,12 @@ def optimizer():
 
 
 def best_error(losses):
-    """Return the root mean square error of ratings in the best epoch."""
+    """Return the root mean square error of ratings in the best epoch; `losses` has one loss for each epoch."""
     return float(np.sqrt(min(losses)))
 
 
 def main(num_epochs=30):
-    """Train ratings alone and with the other task; return the errors on the test ratings."""
+    """Train on ratings alone, and on ratings and pairs; return the errors on the test ratings."""
     few, pairs, test = generate()
     rated = fluid.reader.arrays(few, batch_size=100, shuffle=True)
     together = fluid.reader.arrays(pairs, batch_size=500, shuffle=True)
@@ -84,7 +84,7 @@ def main(num_epochs=30):
 
     programs = [(ratings, optimizer()), (watched, optimizer())]
     trainer = fluid.Trainer(programs, schedule={"ratings": 0.3, "watched": 0.7}, seed=1)
-    readers = {"ratings": rated, "watched": together}  # an epoch is a pass over the first reader
+    readers = {"ratings": rated, "watched": together}  # an epoch is one pass over the first reader, `rated`
     shared = trainer.train(readers, num_epochs, test_reader={"ratings": tested})
     errors = {
         "always the mean": float(np.sqrt(np.mean((test["rating"] - few["rating"].mean()) ** 2))),

@@ -60,7 +60,7 @@ def stacked_lstm_net(words, size, layers=3):
 
 
 def dynamic_rnn_net(words, size):
-    """Return probabilities from a custom step, here an LSTM."""
+    """Return probabilities from a `DynamicRNN`, whose custom step computes an LSTM."""
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     rnn = fluid.layers.DynamicRNN()
     with rnn.block():
@@ -94,7 +94,7 @@ def make_programs(net, size):
 
 
 def by_words(reviews):
-    """Compute the accuracy of comparing the numbers of words of praise and blame."""
+    """Compute the accuracy of a baseline that predicts praise if words of praise outnumber words of blame."""
     counts = [sum((w in PRAISE) - (w in BLAME) for w in words) for words, _ in reviews]
     return float(np.mean([(count > 0) == label for count, (_, label) in zip(counts, reviews, strict=True)]))
 

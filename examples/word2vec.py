@@ -20,7 +20,7 @@ WORDS = [f"word_{i}" for i in range(NGRAM - 1)]
 
 
 def load_text():
-    """Read paragraphs, each a list of words, without repeated ones and indented ones such as code."""
+    """Read paragraphs as lists of words, without repetitions, and without indented paragraphs such as code."""
     pieces = (piece for topic in topics.topics.values() for piece in re.split(r"\n\s*\n", topic))
     prose = dict.fromkeys(piece for piece in pieces if piece[:1].isalpha())
     paragraphs = [re.findall(r"[a-z_]+|[.,:;()]", piece.lower()) for piece in prose]
@@ -34,7 +34,7 @@ def count_words(paragraphs, at_least=4):
 
 
 def ngrams(paragraphs, ids):
-    """Return columns `word_0 ... word_3` and `next`: every word with the four before it."""
+    """Return columns `word_0 ... word_3` and `next`: the ids of the four words before each word, and its id."""
     rows = []
     for paragraph in paragraphs:
         known = [ids["<s>"]] * (NGRAM - 1) + [ids.get(word, ids["<unk>"]) for word in paragraph]
@@ -75,7 +75,7 @@ def unigram(train, test, vocabulary_size):
 
 
 def main(num_epochs=12, max_paragraphs=None, path="words.params"):
-    """Train, test, show neighbours, save, load and predict; return perplexity and accuracy, also of counting."""
+    """Train, test, show neighbours, save, load and predict; return the results of the net and of `unigram`."""
     paragraphs = load_text()[:max_paragraphs]
     held_out, kept = paragraphs[::10], [p for i, p in enumerate(paragraphs) if i % 10]
     vocabulary = count_words(kept)

@@ -19,7 +19,7 @@ import numpy as np
 
 import fluid
 
-WINDOW, BATCH, PART = 64, 32, 16  # characters in a window, windows in a batch, characters in a part of a text
+WINDOW, BATCH, PART = 64, 32, 16  # characters of a window, windows of a batch, characters of a part of a text
 
 
 def load_text():
@@ -55,7 +55,7 @@ def make_programs(count, size):
         temperature = fluid.layers.data("temperature", shape=[1])
         state = jnp.zeros([text.shape[0], size])
         more = fluid.layers.generate(model, text, PART, state, temperature=temperature, top_p=0.95)
-        # An output with the name of a feed is the feed of the next part.
+        # The output "text" has the name of a feed, so it becomes this feed when the server computes the next part.
         return {"text": fluid.layers.sequence_concat([text, more]), "more": more}
 
     return train_program, writing_program

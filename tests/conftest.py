@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported; JAX_PLATFORMS=cuda,cpu tests a GPU
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # must precede the import of JAX; set cuda,cpu to test a GPU
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import hypothesis
@@ -16,7 +16,7 @@ import pytest
 
 import fluid
 
-# A shell that starts the suite in the background makes it ignore Ctrl-C, which some tests send.
+# A process that a shell starts in the background ignores SIGINT (Ctrl-C), but some tests send SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("fluid", derandomize=True, deadline=None, database=None)
@@ -33,7 +33,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Collect garbage less often, and skip the tests themselves, which saves a tenth of the suite's time."""
+    """Collect garbage less often, and never traverse the test items, which saves a tenth of the suite's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
@@ -41,15 +41,15 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten():
-    """Clear JAX's caches after each module, because a process that keeps all of them becomes slow."""
+    """Clear JAX's caches after each test module, because a process with large caches becomes slow."""
     yield
     jax.clear_caches()
 
 
 def pytest_configure(config):
-    """Share one folder of compiled programs between all workers and the processes that tests start.
+    """Create one folder of compiled programs for all workers and for the processes that tests start.
 
-    Tests do not see the user's folder, nor JAX's.
+    Tests do not use the folder of the user, nor the folder of JAX's cache.
     """
     if not is_worker(config):
         os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
@@ -69,7 +69,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(scope="module")
 def optimized():
-    """Compile with all optimizations: with fewer passes, XLA may round differently inside and outside of a loop."""
+    """Compile with all optimizations, because with few passes XLA may round differently inside and outside a loop."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
@@ -77,7 +77,7 @@ def optimized():
 
 
 class Digits:
-    """1797 handwritten digits that come with scikit-learn: images `[n, 1, 8, 8]` in 0..1, labels `[n]`; 360 to test."""
+    """1797 handwritten digits of scikit-learn, 360 of them for tests: images `[n, 1, 8, 8]` in 0..1, labels `[n]`."""
 
     def __init__(self):
         from sklearn.datasets import load_digits
@@ -90,7 +90,7 @@ class Digits:
         self.train_labels, self.test_labels = labels[:-360], labels[-360:]
 
     def rows(self, part="train", flat=False):
-        """List the rows `(image, label)` of a part, each image flat or `[1, 8, 8]`."""
+        """List the rows `(image, label)` of "train" or "test"; an image is `[1, 8, 8]`, or `[64]` if `flat`."""
         images, labels = getattr(self, f"{part}_images"), getattr(self, f"{part}_labels")
         images = images.reshape(len(images), -1) if flat else images
         return list(zip(images, labels, strict=True))
@@ -98,13 +98,13 @@ class Digits:
 
 @pytest.fixture(scope="session")
 def digits():
-    """Return handwritten digits, with a fixed shuffle and split."""
+    """Return handwritten digits, always in the same shuffled order and with the same split."""
     return Digits()
 
 
 @pytest.fixture
 def in_tmp(tmp_path, monkeypatch):
-    """Work in an empty directory."""
+    """Run the test in an empty current directory, and return its path."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

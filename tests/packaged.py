@@ -1,7 +1,7 @@
-"""Check a wheel, installed where this runs, and the sdist beside it: `python packaged.py WHEEL SDIST`.
+"""A check of a wheel and an sdist: run `python packaged.py WHEEL SDIST` in an environment with the installed wheel.
 
-The wheel has the type stubs and the templates of `fluid new`, the sdist has what builds an equal wheel, and a program
-trains without any package that fluid does not name.
+The wheel must contain the type stubs and the templates of `fluid new`. The sdist must contain every file of `fluid/` in
+the wheel. A program must train with only the packages that fluid requires.
 """
 
 import pathlib
@@ -21,7 +21,7 @@ def program():
 
 
 def main(wheel, sdist):
-    """Check the two files, and train, save and load once."""
+    """Check the files in the wheel and the sdist, train, save and load a model, and run the command `fluid`."""
     assert "site-packages" in fluid.__file__, fluid.__file__
     held = set(zipfile.ZipFile(wheel).namelist())
     assert {"fluid/py.typed", "fluid/__init__.pyi", "fluid/layers/__init__.pyi"} <= held

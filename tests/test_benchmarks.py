@@ -1,4 +1,4 @@
-"""Benchmarks: both peers of each model compute equal numbers."""
+"""Benchmarks: fluid and the hand-written form of each model compute equal numbers."""
 
 import importlib
 import importlib.util
@@ -36,24 +36,27 @@ def on_path(monkeypatch):
     ],
 )
 def test_peers_learn_the_same(name, setup, monkeypatch):
-    """Compare the losses of five steps from equal initial values on the same batch.
+    """Check that fluid and the hand-written step have equal losses in five steps from equal initial values.
 
-    The test uses double precision, since deep nets amplify the rounding of their first layers beyond every useful
-    tolerance. ResNet-32 has one block for each five equal blocks, which take long to compile.
+    The test uses double precision, because deep nets amplify the rounding of their first layers beyond every useful
+    tolerance. Each stage of ResNet-32 has one block instead of five, because more blocks take long to compile.
     """
     monkeypatch.setattr(importlib.import_module("models"), "RESNET_BLOCKS", [(16, 1), (32, 2), (64, 2)])
     data = fluid.layers.data
     monkeypatch.setattr(fluid.layers, "data", lambda dtype="float64", **rest: data(dtype=dtype, **rest))
     with jax.enable_x64(True):
         by_fluid, by_hand = losses_of(name, setup)
-    # Fluid's Adam and Adagrad add their epsilons elsewhere in the formula; steps differ in the fifth digit.
+    # fluid's Adam and Adagrad add epsilon in another place than optax, so the steps differ in the fifth digit.
     np.testing.assert_allclose(by_fluid, by_hand, rtol=1e-9 if setup == "resnet32" else 2e-3)
     assert by_fluid[-1] < 0.95 * by_fluid[0]
 
 
 @pytest.mark.slow
 def test_fused_steps_of_both_peers_learn_equally():
-    """Train on a single batch, where the order of rows, which each peer shuffles differently, has no effect."""
+    """Check that many steps per call of fluid, and a hand-written scan, have equal losses.
+
+    The data is a single batch, because each peer shuffles the rows differently.
+    """
     models, training = importlib.import_module("models"), importlib.import_module("training")
     setup = training.ADAM._replace(read_every=1)
     x, labels = models.MLP.data(setup.batch)
@@ -63,7 +66,7 @@ def test_fused_steps_of_both_peers_learn_equally():
 
 
 def losses_of(name, setup):
-    """Return the losses of five steps, by fluid and by hand."""
+    """Return two lists: the losses of five steps in fluid, and the losses of five hand-written steps."""
     models, training = importlib.import_module("models"), importlib.import_module("training")
     rules = training.ADAM if setup == "training" else importlib.import_module(setup).SETUP
     model = models.lookups(1000) if name == "TABLE" else getattr(models, name)
@@ -89,7 +92,7 @@ def losses_of(name, setup):
 
 
 def test_both_read_ragged_sentences_alike():
-    """Compare loss and gradients of a batch, padded to its longest row by fluid and to `LONGEST` by hand."""
+    """Check equal losses and gradients: fluid pads a batch to its longest row, the hand-written code to `LONGEST`."""
     ragged = importlib.import_module("lstm_ragged")
     rows = ragged.data(8)
     padded = ragged.padded(rows, ragged.LONGEST)
@@ -126,7 +129,10 @@ def library(request, monkeypatch):
 @pytest.mark.soak
 @pytest.mark.parametrize("library", INSTALLED, indirect=True)
 def test_libraries_learn_as_many_numbers_as_fluid(library, monkeypatch):
-    """Use one block for each five equal blocks of ResNet-32; PyTorch's LSTM adds a second bias to each gate."""
+    """Check that each net has as many trainable parameters in another library as in fluid.
+
+    Each stage of ResNet-32 has one block instead of five. PyTorch's LSTM has a second bias for each gate.
+    """
     models, lstm = importlib.import_module("models"), importlib.import_module("lstm")
     monkeypatch.setattr(models, "RESNET_BLOCKS", [(16, 1), (32, 2), (64, 2)])
     programs = {
@@ -143,7 +149,10 @@ def test_libraries_learn_as_many_numbers_as_fluid(library, monkeypatch):
 
 @pytest.mark.full
 def test_flax_computes_the_loss_of_the_lstm():
-    """Compare with the loss of the step by hand, from the same values; Flax orders the gates differently."""
+    """Check that the LSTM of Flax and the hand-written LSTM have equal losses for equal parameters.
+
+    The test reorders the gates, because Flax has another order.
+    """
     from flax import nnx
 
     by_nnx, lstm = importlib.import_module("by_nnx"), importlib.import_module("lstm")
@@ -171,7 +180,7 @@ def test_flax_computes_the_loss_of_the_lstm():
 @pytest.mark.soak
 @pytest.mark.parametrize("library", INSTALLED, indirect=True)
 def test_libraries_learn_labels_of_sentences_by_heart(library):
-    """Start at the loss of a random guess between two classes, and reduce it."""
+    """Check that the first loss is the loss of a random guess between two classes, and that the loss falls."""
     lstm, training = importlib.import_module("lstm"), importlib.import_module("training")
     words, lengths, labels = (column[:16] for column in lstm.data()[1])
     setup = training.ADAM._replace(batch=16, read_every=1)
@@ -190,7 +199,8 @@ def test_libraries_answer_with_probabilities(library):
     assert isinstance(found, np.ndarray)
     assert found.shape == (3, 10)
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
-    np.testing.assert_allclose(answer(images[:1]), found[:1], rtol=1e-4)  # no mean of the batch is taken
+    # A row has the same result in another batch, because inference uses the moving statistics.
+    np.testing.assert_allclose(answer(images[:1]), found[:1], rtol=1e-4)
 
 
 @pytest.mark.parametrize(("net", "model"), [("digits", "DIGITS"), ("lenet", "LENET")])
@@ -228,7 +238,7 @@ def test_interleaved_peers_alternate_and_fill_the_table():
 
 
 def row(better, *ratios):
-    """Return a row with these ratios."""
+    """Return a row of a benchmark with these ratios of fluid to the peer."""
     numbers = {"fluid": list(ratios), "hand": [1.0] * len(ratios)}
     return importlib.import_module("timing").Row("steps", "1/s", numbers, higher_is_better=better)
 
@@ -237,7 +247,7 @@ def row(better, *ratios):
     ("better", "ratios", "wrong"),
     [
         (True, (0.95, 1.0, 1.05), False),
-        (True, (0.75, 0.8, 0.82), False),  # its upper quartile is within the tolerance of the lower one
+        (True, (0.75, 0.8, 0.82), False),  # 0.82 is within 10 % of the committed lower quartile 0.9
         (True, (0.70, 0.75, 0.8), True),
         (True, (2.0, 2.0, 2.0), False),
         (False, (2.0, 2.0, 2.0), True),
@@ -270,7 +280,10 @@ def on_gpu_path(monkeypatch, on_path):
 
 @pytest.mark.soak
 def test_peers_for_a_gpu_learn_the_same(on_gpu_path):
-    """Compare in single precision, in which the peer by hand normalises ResNet-50."""
+    """Check that fluid and the hand-written JAX have equal losses for the GPT and ResNet-50.
+
+    The precision is float32, because the hand-written ResNet-50 always normalises in float32.
+    """
     gpt, resnet50 = importlib.import_module("gpt"), importlib.import_module("resnet50")
     text = gpt.texts(gpt.SMALL)
     trainer, by_fluid = gpt.steps_by_fluid(gpt.SMALL, None, text)

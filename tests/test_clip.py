@@ -1,4 +1,4 @@
-"""Clipped gradients: all, a selection by `need_clip`, or by `set_gradient_clip`, against NumPy."""
+"""Gradient clipping, compared with NumPy: all gradients, a selection by `need_clip`, and `set_gradient_clip`."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fluid import errors
 from fluid.clip import GradientClipByGlobalNorm, GradientClipByNorm, GradientClipByValue, set_gradient_clip
 
 X = np.array([[3.0, -4.0], [1.0, 0.5]], "float32")
-SLOPES = {"a": np.array([4.0, -3.5]), "b": np.array([2.0, -1.75])}  # of sum(x * a + x * b / 2) with respect to a and b
+SLOPES = {"a": np.array([4.0, -3.5]), "b": np.array([2.0, -1.75])}  # the gradients of `loss` for the feed X
 
 
 def loss():
@@ -18,7 +18,7 @@ def loss():
 
 
 def moved(program, optimizer=None):
-    """Return the negative change of each parameter after one step of rate 1."""
+    """Train one step, and return the decrease of each parameter; at learning rate 1 the decrease is the gradient."""
     trainer = fluid.Trainer(program, optimizer)
     before = {n: np.array(v) for n, v in trainer.params.items()}
     trainer.train(lambda: [[(row,) for row in X]], num_epochs=1)
@@ -130,7 +130,7 @@ def test_clip_between_two_minimize_calls_affects_the_second():
         fluid.optimizer.SGD(1.0).minimize(cost, parameter_list=["b"])
         return cost
 
-    check(moved(program), a=SLOPES["a"], b=np.array([0.1, -0.1]))  # warnings are errors
+    check(moved(program), a=SLOPES["a"], b=np.array([0.1, -0.1]))  # pytest turns warnings into errors
 
 
 def test_shared_clip_applies_to_its_need_clip_parameters():
@@ -142,4 +142,4 @@ def test_shared_clip_applies_to_its_need_clip_parameters():
             fluid.optimizer.SGD(1.0, grad_clip=clip).minimize(cost, parameter_list=[name])
         return cost
 
-    check(moved(program), a=SLOPES["a"], b=np.array([0.1, -0.1]))  # warnings are errors
+    check(moved(program), a=SLOPES["a"], b=np.array([0.1, -0.1]))  # pytest turns warnings into errors

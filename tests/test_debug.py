@@ -1,4 +1,4 @@
-"""Steps without compilation: the program function sees numbers, and the results stay equal."""
+"""Steps without compilation: the program function sees numbers, and the results equal the results of compiled steps."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The Dockerfile installs fixed versions with checksums, and they satisfy the requirements of the project."""
+"""Packages of the Docker image: fixed versions with checksums, which satisfy the requirements of the project."""
 
 import pathlib
 import re

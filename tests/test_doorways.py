@@ -1,4 +1,7 @@
-"""First calls of users of other libraries: a call with a single meaning works, any other error names the call."""
+"""Calls that users of other libraries try first: they work, or the error names the right call.
+
+A call works if it can have only one meaning.
+"""
 
 import copy
 import inspect
@@ -166,4 +169,4 @@ def test_a_list_as_event_handler_names_handlers(trainer):
 
 def test_a_trainer_shows_only_names_that_are_there(trainer):
     there = {name for name, _ in inspect.getmembers(trainer)}
-    assert set(HINTS["Trainer"].keys()) & there == {"program"}  # which a Trainer of several programs does not have
+    assert set(HINTS["Trainer"].keys()) & there == {"program"}  # a Trainer of several programs has no `program`

@@ -1,4 +1,4 @@
-"""Examples in small: each already does better than guessing; `make examples` runs all as shown."""
+"""Examples with few epochs and small nets: each is better than guessing. `make examples` runs them in full size."""
 
 import functools
 import importlib.util
@@ -34,7 +34,7 @@ def test_recognize_digits(in_tmp, capsys):
 
 
 def write_cifar10(folder, records):
-    """Write six files of generated records: a label, then 3 x 32 x 32 bytes."""
+    """Write the same records to the six files of CIFAR-10; a record is a label and 3 x 32 x 32 bytes."""
     for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
         (folder / name).write_bytes(records.tobytes())
 
@@ -46,7 +46,7 @@ def test_published_cifar10_format_is_read(in_tmp):
     write_cifar10(in_tmp, records)
     train, test = example.read_cifar10(in_tmp)
     assert train["image"].shape == (35, 3, 32, 32) and test["label"].tolist() == [3, 1, 4, 1, 5, 9, 2]
-    # Red comes first, row by row.
+    # The file has all red bytes of an image first, row by row; the blue bytes are last.
     assert test["image"][2, 0, 1, 5] == np.float32(records[2, 1 + 32 + 5]) / 255
     assert test["image"][2, 2, 31, 31] == np.float32(records[2, -1]) / 255
 
@@ -120,7 +120,10 @@ def test_seq2seq_2018(in_tmp, capsys):
 
 
 def test_gan_digits(in_tmp, capsys, monkeypatch):
-    """Train a few epochs; readable digits take more epochs, which `make examples` runs."""
+    """Check that after a few epochs the drawn digits are nearer to real digits than noise.
+
+    Readable digits need more epochs, which `make examples` runs.
+    """
     example = load("gan_digits")
     monkeypatch.setattr(example, "HIDDEN", 48)
     measured = example.main(num_epochs=15)
@@ -205,7 +208,7 @@ def test_plan_gpt(capsys):
     example = load("plan_gpt")
     small = functools.partial(example.gpt, count=50, length=8, layers=2, size=16, heads=2, hidden=24)
     plan = example.main(small, batch_size=4, meshes=[fluid.Mesh(data=1)])
-    numbers = 2 * 50 * 16 + 2 * (4 * 16 * 16 + 3 * 16 * 24 + 4 * 16) + 2 * 16  # two tables, blocks, the last norm
+    numbers = 2 * 50 * 16 + 2 * (4 * 16 * 16 + 3 * 16 * 24 + 4 * 16) + 2 * 16  # two tables, two blocks, the last norm
     assert plan.candidates[0].parameters == 4 * numbers
     assert f"{numbers:,} parameters, 4 rows" in capsys.readouterr().out
 
@@ -214,10 +217,10 @@ def test_population_digits(in_tmp, capsys, monkeypatch):
     example = load("population_digits")
     monkeypatch.setattr(example, "RATES", [0.001, 0.01])
     monkeypatch.setattr(example, "SEEDS", [0, 1])
-    # The convolution takes longer to compile than the training without it.
+    # Leave out the convolution, because compiling it takes longer than the rest of the training.
     monkeypatch.setattr(fluid.nets, "simple_img_conv_pool", lambda image, *sizes, **settings: image)
     best, together = example.main(num_epochs=3)
-    assert best > 0.85 and together > 0.85  # the commonest of ten digits would be right a tenth of the time
+    assert best > 0.85 and together > 0.85  # a guess is right in a tenth of the cases
     assert f"test accuracy {best:.4f}" in capsys.readouterr().out
     assert (in_tmp / "population_digits.png").read_bytes().startswith(b"\x89PNG")
 
@@ -251,7 +254,7 @@ def test_bert_classifier(capsys):
 def test_resnet50_prints_the_most_probable_classes(capsys):
     example = load("resnet50")
     scores, session = example.main(size=32, blocks=(1, 1, 1, 1), classes=7)
-    assert scores.shape == (2, 7) and len(session.params()) == 5 + 4 * 20 + 2  # first convolution, blocks, fc
+    assert scores.shape == (2, 7) and len(session.params()) == 5 + 4 * 20 + 2  # first convolution, four blocks, and fc
     assert capsys.readouterr().out.count("most probable classes") == 2
 
 

@@ -1,4 +1,4 @@
-"""Examples as shown: each reaches the numbers that it promises; `make examples` runs these tests."""
+"""Examples in full size: each reaches the numbers that it promises. `make examples` runs these tests."""
 
 import re
 import subprocess
@@ -29,14 +29,14 @@ def test_fit_a_line(in_tmp):
 
 
 def test_recognize_digits(in_tmp):
-    """Reach the accuracy that `make demo` promises."""
+    """Check that the example reaches the accuracy that `make demo` promises."""
     accuracy, by_guessing = load("recognize_digits").main()
     assert accuracy >= 0.98 > 9 * by_guessing
 
 
 @pytest.mark.parametrize(("net", "least"), [("vgg", 0.8), ("resnet", 0.8)])
 def test_image_classification(net, least, in_tmp, capsys):
-    """Train deep nets with batch normalisation, and test them."""
+    """Check the test accuracy of deep nets with batch normalisation."""
     accuracy, by_guessing = load("image_classification").main(net=net)
     assert accuracy > least > 6 * by_guessing
     said = capsys.readouterr().out
@@ -167,7 +167,7 @@ def test_resnet50():
 
 
 def test_plan_gpt():
-    """Compare the page about plans with the printed lines that do not depend on the version of XLA."""
+    """Check that docs/planning.md shows the printed lines that do not depend on the version of XLA."""
     printed = subprocess.run(
         [sys.executable, EXAMPLES / "plan_gpt.py"], capture_output=True, text=True, check=True
     ).stdout.splitlines()

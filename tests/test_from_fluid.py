@@ -1,4 +1,7 @@
-"""docs/from-fluid.md and related pages: programs run, and every golden case with other numbers is listed."""
+"""The pages docs/from-fluid*.md: their programs run, and they list every case in which fluid differs.
+
+A case is a golden case: a recorded result of PaddlePaddle Fluid in tests/goldens.
+"""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Golden cases: fluid reproduces the numbers, names and initial values of PaddlePaddle."""
+"""Golden cases, which are recorded results of PaddlePaddle Fluid: fluid has equal numbers, names, initial values."""
 
 import functools
 
@@ -11,20 +11,21 @@ from golden_cases import IMPOSSIBLE, STATES, assert_close, cases, flat, initial_
 
 import fluid
 
-# PaddlePaddle updates some sparse tables densely, and truncates some factors to integers; fluid warns where it does so.
+# fluid warns of two habits of PaddlePaddle that it repeats: some sparse tables have dense updates, and some factors are
+# truncated to integers.
 pytestmark = pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 
 BY_ID = {case.id: case for case in cases()}
 
 
 def runnable():
-    """Return a test parameter for each case that fluid can run."""
+    """List the ids of all golden cases that fluid can run."""
     return [id for id in BY_ID if id not in IMPOSSIBLE]
 
 
 @pytest.fixture(autouse=True)
 def full_precision():
-    """Multiply in float32 on every device."""
+    """Compute matrix products in full float32, because some devices use fewer bits by default."""
     with jax.default_matmul_precision("highest"):
         yield
 
@@ -99,7 +100,7 @@ def check_steps(case):
 
 
 def run_step(program, case, differentiated, arrays, feeds):
-    """Apply a program in train mode; return outputs by name, states, and gradients of the weighted outputs."""
+    """Apply a program in train mode; return outputs by name, states, and gradients of the weighted sum of outputs."""
     weights = case.arrays("weight")
 
     def weighed(moved):
@@ -117,7 +118,7 @@ def run_step(program, case, differentiated, arrays, feeds):
 
 
 def lengths_of(batch):
-    """Return the length of each sequence, or of each inner sequence."""
+    """Return the length of each sequence, or of each inner sequence of a nested batch."""
     nested = isinstance(batch, fluid.NestedSequenceBatch)
     return [len(row) for row in (sum(batch.rows(), []) if nested else batch.rows())]
 
@@ -131,7 +132,7 @@ def put_data(value, data):
 
 
 def weigh(output, weight, case):
-    """Sum an output weighted by its cotangents, which have the layout of the valid steps for a sequence batch."""
+    """Return the sum of an output times `weight`; for a sequence batch, `weight` has one row for each valid step."""
     if not isinstance(output, fluid.SequenceBatch | fluid.NestedSequenceBatch):
         return jnp.sum(jnp.reshape(output, weight.shape) * weight)
     mask = output.mask

@@ -1,4 +1,4 @@
-"""Import time of fluid: no optional library is loaded, and no device is touched."""
+"""Import of fluid: it loads no optional library, and initialises no device."""
 
 import ast
 import importlib
@@ -118,7 +118,7 @@ def test_a_module_beside_the_layers_loads_on_use():
 
 
 def test_no_device_is_initialised():
-    """Change a setting that JAX refuses after a device was touched."""
+    """Check that JAX accepts a setting after the import; JAX refuses it after the first use of a device."""
     code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"
     assert python(code) == "3"
 
@@ -155,7 +155,7 @@ def used():
     )
 
 
-# JAX loads flatbuffers together with its random keys.
+# flatbuffers is left out, because JAX loads flatbuffers together with random keys.
 @pytest.mark.parametrize("library", sorted({*LAZY, "jax.extend", "jax._src.pallas"} - {"flatbuffers"}))
 def test_training_and_inference_load_no_optional_library(used, library):
     assert "fluid.trainer.loop" in used and library not in used

@@ -1,4 +1,4 @@
-"""Inferencer: equal to the training-time forward, few compilations, fetch and override, bad input."""
+"""Inferencer: equal to the forward pass in test mode, with few compilations; fetches, overrides and bad input."""
 
 import contextlib
 import threading

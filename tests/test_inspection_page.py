@@ -1,4 +1,4 @@
-"""The code of docs/inspection.md runs, and its output equals the output on the page."""
+"""The page docs/inspection.md: its code runs, and the output equals the output on the page."""
 
 import pathlib
 import re
@@ -13,7 +13,7 @@ NUMBER = re.compile(r"(\d[\d.]*) ([kMG]?(?:B|FLOPs)?)(?=\s|,|$)")
 
 
 def check_alike(said, shown):
-    """Compare two texts; counts of operations may differ, since they depend on the version of JAX."""
+    """Compare two texts; numbers may differ by a fifth, because counts of operations depend on the version of JAX."""
     for one, other in zip(said.splitlines(), shown.splitlines(), strict=True):
         assert NUMBER.sub("#", one).split() == NUMBER.sub("#", other).split()
         values = [float(value) for value, _ in NUMBER.findall(one)]
@@ -30,7 +30,7 @@ def test_code_of_the_page_prints_the_shown_output(in_tmp, capsys):
             check_alike(capsys.readouterr().out, content)
             shown.append(content)
         else:
-            # Leading empty lines make tracebacks, and the table, name the line of the page.
+            # Add empty lines before the code, so that tracebacks and the table have the line numbers of the page.
             exec(compile("\n" * text.count("\n", 0, found.start(2)) + content, str(PAGE), "exec"), namespace)
     assert len(shown) == 3
     assert (in_tmp / "train_program.svg").is_file() and (in_tmp / "train_program.dot").is_file()

@@ -1,4 +1,4 @@
-"""Imports between modules: each points to a lower tier. The list of tiers is the map of the library."""
+"""Imports between modules of fluid: each import points to a lower tier. The list `TIERS` is a map of the library."""
 
 import ast
 import graphlib
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
-# Lowest first. Packages in the same tier do not import each other; a package is a folder or a module of `fluid/`. A
-# part that is lower or higher than the rest of its package, such as `serving.protocol`, has a separate tier.
+# The lowest tier is first. Packages in the same tier do not import each other; a package is a folder or a module of
+# `fluid/`. A part that is lower or higher than the rest of its package has a separate tier: see `serving.protocol`.
 TIERS = [
     ["debug", "errors"],
     ["_util"],
@@ -47,16 +47,16 @@ LAYERS = [
     ["structured", "detection"],
     ["__init__"],
 ]
-# Stricter than the tiers: these rooms import at most the rooms named here ...
+# Some packages have a stricter rule than their tier: each key imports only the packages in its set.
 ONLY = {
     "reader": {"errors", "_util", "compat.name_hints", "core"},
     "parallel": {"errors", "_util", "core", "place", "param_attr"},
 }
-# ... and these rooms never import the named lower rooms.
+# A second stricter rule: each key never imports the packages in its set, although they are in a lower tier.
 NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers", "inferencer", "inspection")}
-# Third-party libraries, at any depth of the code; rooms that are not listed here may not import them.
+# Each third-party library, and the only packages that may import it, even inside a function.
 ENGINES = {"optax": {"_util"}, "orbax": {"checkpoint", "runtime", "trainer"}}
-# Libraries of every installation; other libraries are imported inside a function, on use.
+# Every installation has these libraries. An import of any other library must be inside the function that uses it.
 EVERYWHERE = {*sys.stdlib_module_names, "jax", "jaxlib", "lazy_loader", "numpy", "optax", "fluid"}
 
 TIER = {room: number for number, rooms in enumerate(TIERS) for room in rooms}
@@ -81,7 +81,7 @@ def family_of(module):
 
 
 def imports_of(module):
-    """List `(imported module, line, at module level)` for all imports of the file."""
+    """Yield `(imported module, line, at module level)` for every import in a module of fluid and in its stub."""
     path = MODULES[module]
     stub = path.with_suffix(".pyi")
     trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (path, stub) if file.exists()]
@@ -93,7 +93,7 @@ def imports_of(module):
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             source = ".".join([*above, *([node.module] if node.module else [])])
-            # `from fluid import core` and `from fluid.layers import base` name modules, the rest names in a module.
+            # `from fluid import core` imports a module, but `from fluid.errors import ShapeError` imports a class.
             names = [f"{source}.{a.name}" if f"{source}.{a.name}" in MODULES else source for a in node.names]
         else:
             continue
@@ -102,12 +102,12 @@ def imports_of(module):
 
 
 def fluid_imports(module):
-    """List `(imported module of fluid, line)`."""
+    """List `(imported module of fluid, line)` for every import of fluid in a module."""
     return [(name, line) for name, line, _ in imports_of(module) if name == "fluid" or name.startswith("fluid.")]
 
 
 def complaint(module, name):
-    """Return the reason against an import of `name` in a module, or None."""
+    """Return the reason why `module` may not import `name`, or None if it may."""
     here, there = package_of(module), package_of(name)
     if here == there == "layers" and family_of(module) != family_of(name):
         here, there = family_of(module), family_of(name)

@@ -69,7 +69,7 @@ def test_unknown_attributes_are_neither_set_nor_read(trainer):
         with pytest.raises(AttributeError) as caught:
             value._qqq  # noqa: B018
         assert type(caught.value) is AttributeError
-        value._qqq = 1  # like any object of Python
+        value._qqq = 1  # a name with an underscore can be set, as in any object of Python
         assert value._qqq == 1 and dir(value)
 
 
@@ -128,7 +128,7 @@ def test_handler_setting_after_construction_is_refused(trainer):
     assert int(trainer.session.scope.step) == 0
     again = fluid.handlers.EarlyStopping("loss", mode="min")
     trainer.train(data(), handlers=[again])
-    trainer.train(data(), handlers=[again])  # the state that the first training left is no setting
+    trainer.train(data(), handlers=[again])  # the state after the first training is no changed setting
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_place_set_before_the_first_run_counts(rate):
     assert dict(there.train(data(), 2)) == dict(moved.train(data(), 2))
     for array in (*moved.session.scope.arrays.values(), moved.session.scope.step):
         assert array.devices() == {last}
-    for same in (name, name.upper(), last):  # where it is already
+    for same in (name, name.upper(), last):  # three names of the current device
         moved.place = same
 
 
@@ -217,7 +217,7 @@ def test_places_that_cannot_be_set(trainer):
         parallel.place = "cpu:0"
 
 
-NO_ARGUMENTS = ("Handler", "NonFiniteReport", "WandB")  # or any
+NO_ARGUMENTS = ("Handler", "NonFiniteReport", "WandB")  # their constructors take no arguments, or any
 KINDS = [
     fluid.ParamAttr,
     fluid.LowRankParamAttr,

@@ -1,4 +1,4 @@
-"""Names and arguments of programs for Fluid of 2018 and 1.8, except layers."""
+"""Names and arguments of PaddlePaddle Fluid (2018 and 1.8): old programs that use them run. Layers have other tests."""
 
 import importlib
 import pathlib

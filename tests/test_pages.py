@@ -16,7 +16,7 @@ ROOT = DOCS.parent
 # `make docs` writes the pages in these folders.
 GENERATED = ["_build", "inside", "reference", "start"]
 WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in GENERATED)
-# Pages that other tests run: on eight devices in `tests/parallel`, `test_inspection_page.py`, `test_from_fluid.py`.
+# Other tests run these pages: `tests/parallel` on eight devices, `test_inspection_page.py` and `test_from_fluid.py`.
 ELSEWHERE = ["parallel", "mesh", "pipeline", "inspection", "from-fluid", "from-fluid-models"]
 PAGES = [
     path.relative_to(DOCS).as_posix()
@@ -25,7 +25,7 @@ PAGES = [
 ]
 # The path of a page in a text, such as `docs/data.md`.
 PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
-# The output of a line in the comment after it: a number, a list, a truth value, or the head of a table.
+# A `print` whose output is in the comment after it: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 
 IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
@@ -57,7 +57,7 @@ def test_every_block_of_the_page_runs(page, in_tmp, capsys, monkeypatch, own_com
 
 
 def check(page, capsys, monkeypatch):
-    """Run the blocks of a page, and compare their output with their comments."""
+    """Run the code blocks of a page, and check that they print the output in their comments."""
     text = (DOCS / page).read_text(encoding="utf-8")
     namespace = {"__name__": "__page__"}
     found = list(blocks(text))
@@ -73,7 +73,7 @@ def check(page, capsys, monkeypatch):
 
 
 def said():
-    """Return the messages of tests/MISTAKES.md, joined to one line, by the class of the error."""
+    """Return the messages in tests/MISTAKES.md by the class of the error, each message on one line."""
     text = (DOCS.parent / "tests" / "MISTAKES.md").read_text(encoding="utf-8")
     messages = {}
     for kind, message in re.findall(r"^(\w+):\n\n```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE):

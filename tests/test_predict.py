@@ -50,7 +50,7 @@ def expected(trainer):
 
 
 def both(trainer, inferencer):
-    """Return the two `predict` methods, each as a function from reader and feed_order to the predictions."""
+    """Return `Trainer.predict` and `Inferencer.predict`, as functions from reader and feed_order to predictions."""
     return [
         lambda reader, order=None: [r["guess"] for r in trainer.predict(reader, fetch="guess", feed_order=order)],
         lambda reader, order=None: [r[0] for r in inferencer.predict(reader, feed_order=order)],
@@ -92,7 +92,7 @@ def test_without_fetch_the_outputs_are_given(trainer):
 
 
 def test_predict_reads_a_minibatch_ahead_and_frees_results(trainer, inferencer):
-    """Read an endless reader at most one minibatch beyond the returned results."""
+    """Check that `predict` reads one minibatch beyond the returned results, and keeps no results on the device."""
     read = []
 
     def endless():

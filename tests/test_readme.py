@@ -1,4 +1,4 @@
-"""Code of README.md and the first program of the design: every block runs as printed."""
+"""Code of README.md, and the program from the design of fluid: every block runs as printed."""
 
 import pathlib
 import re
@@ -36,7 +36,7 @@ prediction, = fluid.Inferencer(inference_program, param_path="digits.params").in
 
 
 def blocks(text):
-    """List `(line number, code)` of the python blocks of a markdown text."""
+    """Yield `(number of lines before the code, code)` for each python block of a Markdown text."""
     for found in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         yield text.count("\n", 0, found.start(1)), found.group(1)
 
@@ -46,7 +46,7 @@ def test_every_block_of_the_readme_runs(in_tmp):
     found = list(blocks(README.read_text(encoding="utf-8")))
     assert found, "README.md shows no code"
     for line, code in found:
-        # Leading empty lines make tracebacks name the line of README.md.
+        # Add empty lines before the code, so that tracebacks have the line numbers of README.md.
         exec(compile("\n" * line + code, str(README), "exec"), namespace)
 
 
@@ -54,7 +54,7 @@ def test_every_block_of_the_readme_runs(in_tmp):
 def test_the_design_runs_as_printed(digits, in_tmp, capsys):
     import fluid
 
-    # No feed order is given: rows hold their fields in the order in which the program declares them.
+    # The program passes no feed order, so the fields of a row are in the order in which the program declares them.
     rows = [(label, image) for image, label in digits.rows()]
     test_rows = [(label, image) for image, label in digits.rows("test")]
     namespace = {

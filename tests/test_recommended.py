@@ -10,7 +10,7 @@ import pytest
 import fluid
 
 ROOT = pathlib.Path(fluid.__file__).resolve().parent
-# Names of objects in messages, and an example of each object.
+# A call or an attribute in a message, such as `trainer.train(`. The fixture `objects` has a value for each first name.
 _CALL = re.compile(r"(?<![\w./])(fluid|layers|trainer|session|inferencer)((?:\.[A-Za-z_]\w*)+)(\(?)")
 _KEYWORD = re.compile(r"(?:^|[(,]\s*)([a-z_]\w*)=(?!=)")
 
@@ -32,7 +32,7 @@ def objects():
 
 
 def _texts(path):
-    """Yield `(line, text)` for the strings of a module except docstrings; filled-in values become `_`."""
+    """Yield `(line, text)` for the strings of a module except docstrings; the values of an f-string become `_`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     docs = {
         id(node.body[0].value)
@@ -51,7 +51,7 @@ def _texts(path):
 
 
 def _inside(text, start):
-    """Return the arguments of a call whose parenthesis opens before `start`, without the text in inner brackets."""
+    """Return the arguments of a call, without text in inner brackets; its parenthesis is just before `start`."""
     depth, kept = 1, []
     for sign in text[start:]:
         depth += (sign in "([{") - (sign in ")]}")
@@ -65,7 +65,7 @@ def _inside(text, start):
 def _complaints(text, objects):
     for found in _CALL.finditer(text):
         root, path, call = found.groups()
-        if found.group() == text:  # the name of a logger or of a module
+        if found.group() == text:  # the whole text is the name of a logger or a module
             continue
         value = objects[root]
         try:
@@ -87,7 +87,7 @@ def _complaints(text, objects):
 
 
 def _as_in(path, objects):
-    """Return the meaning of names in the messages of a file; in `static` users write `import fluid.static as fluid`."""
+    """Return the objects that messages of a file name; for `static`, users write `import fluid.static as fluid`."""
     static = {"fluid": fluid.static, "layers": fluid.static.layers}
     return {**objects, **static} if path.is_relative_to(ROOT / "static") else objects
 

@@ -1,4 +1,4 @@
-"""The reference has every public method of the main classes, and its indexes have the names of other libraries."""
+"""The API reference: it has every public method of the main classes, and its indexes list names of other libraries."""
 
 import csv
 import importlib.util
@@ -13,7 +13,7 @@ from fluid.compat.name_hints import table
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 CLASSES = ["Trainer", "Session", "Population", "Loop", "Inferencer", "OnlineTrainer", "History"]
-# Names of layers in Keras, PyTorch, Flax and optax, and the layer of fluid.
+# Each layer of Keras, PyTorch, Flax or optax, and the layer of fluid that the index must show for it.
 LAYERS = {
     "AdaptiveAvgPool2d": "adaptive_pool2d",
     "AvgPool2d": "pool2d",
@@ -48,7 +48,7 @@ LAYERS = {
     "ZeroPad2d": "pad2d",
     "softmax_cross_entropy_with_integer_labels": "softmax_with_cross_entropy",
 }
-# Names of other libraries, and the name of fluid that their line in the index begins with.
+# Each name of another library, and the name of fluid at the beginning of its line in the index.
 NAMES = {
     "Adam": "fluid.optimizer.Adam",
     "BackupAndRestore": "fluid.Trainer",
@@ -75,7 +75,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def generated():
-    """The module docs/generated.py, whose folder is no package."""
+    """Import and return docs/generated.py by its path, because its folder is no package."""
     spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

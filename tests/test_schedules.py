@@ -60,7 +60,7 @@ def test_polynomials_may_begin_again():
 
 
 def test_cosines_rise_again_after_the_last_epoch():
-    """Continue after the last epoch, as the formula of PaddlePaddle does."""
+    """Check that the rate rises after the last epoch, because the formula of PaddlePaddle continues the cosine."""
     found = values(lr.cosine_decay(0.4, 5, 4), np.arange(0, 45, 5))
     half = np.sqrt(0.5)
     falling = [0.4, 0.2 * (1 + half), 0.2, 0.2 * (1 - half), 0]
@@ -112,7 +112,10 @@ def test_errors_suggest_a_rate_or_a_count():
 
 
 def falling(make_rate):
-    """Train `loss = mean(x * w)` with x = 1, where each step subtracts the rate from w; return the rates."""
+    """Train `loss = mean(x * w)` with x = 1 for five steps, and return the learning rate of each step.
+
+    The gradient is 1, so each step subtracts the learning rate from w.
+    """
 
     def program():
         x = layers.data("x", shape=[1])
@@ -192,7 +195,7 @@ def test_a_warm_up_that_falls_is_warned_of(make):
 
 
 def test_intentionally_growing_rate_does_not_warn():
-    lr.polynomial_decay(1e-5, 100, end_learning_rate=0.1)  # warnings are errors
+    lr.polynomial_decay(1e-5, 100, end_learning_rate=0.1)  # pytest turns warnings into errors
     lr.exponential_decay(1e-5, 100, 10.0)
     lr.linear_lr_warmup(0.1, 10, 0.1, 0.1)
 

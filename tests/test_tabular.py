@@ -1,4 +1,4 @@
-"""Raw rows from training to server: parameters, checkpoints and exported models include the table."""
+"""Raw table rows, from training to a server: parameters, checkpoints and exported models contain the `Table`."""
 
 import csv
 import subprocess
@@ -66,7 +66,7 @@ def server(model):
 
 
 def plain(model):
-    """Export a model without a table."""
+    """Export a model without a Table, and return the path of its file."""
     path = model.with_name("plain.fluid")
     fluid.io.save_inference_model(
         path, lambda: {"y": fluid.layers.data("image", shape=[1, 8, 8]) * 2.0}, {}, platforms=["cpu"]
@@ -210,7 +210,7 @@ def test_checkpoint_keeps_the_table(tmp_path):
 
 
 def other():
-    """Return a Table of the shapes of `TABLE`, with another city."""
+    """Return a Table that has the shapes of `TABLE`, but the city Bonn instead of Rome."""
     return Table.fit(ROWS.replace({"city": {"Rome": "Bonn"}}), label="paid", class_weight="balanced")
 
 

@@ -1,4 +1,4 @@
-"""Tutorial on tables: the cells run, and the network is better than the mean."""
+"""Tutorial on tables: its code cells run, and the network predicts better than the mean of the targets."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""The words of prose: docstrings, comments, pages and test names use the terms of the field, not others for them."""
+"""Words of the prose: docstrings, comments, pages and test names use the standard terms of the field."""
 
 import ast
 import functools
@@ -8,9 +8,10 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A first line that begins so is a clause without a verb, which is read twice. Ruff's D401 checks the mood of the verb.
+# A first line that begins with one of these words has no main verb, so readers must read it twice. Ruff's D401 checks
+# that a verb is imperative.
 BEGINNING = re.compile(r"(What|Whether|Which|Who|Whose|Where|How|That|Those|Such|So many)\b")
-# Each pattern, and the words to write instead.
+# Each pattern that must not occur, and the words to write instead.
 WORDS = {
     r"that of|those of": "the noun itself",
     r"so many": "n, or the number",
@@ -37,7 +38,7 @@ WORDS = {
     r"what there is|all that": "all, every",
 }
 FOUND = re.compile("|".join(rf"\b({word})\b" for word in WORDS))
-# A reason of `no_effect` stands in the docstring as users read it in the warning.
+# The reasons of `no_effect` in a docstring are not checked, because they repeat the text of a warning.
 REASON = re.compile(r"has no effect: [^.]*\.", re.DOTALL)
 COMMENT = re.compile(r"(?:^|\s)# .*")
 CODE = re.compile(r"```.*?```|`[^`]*`|\"[^\"]*\"", re.DOTALL)
@@ -49,14 +50,14 @@ def without_code(text):
 
 
 def files(*patterns):
-    """Return the files that match the patterns; mistakes of users, and pages that are built, are left out."""
+    """Return the files that match the patterns, except files in folders `mistakes` and `_build`."""
     found = sorted(path for pattern in patterns for path in ROOT.glob(pattern))
     return [path for path in found if not {"mistakes", "_build"} & set(path.parts)]
 
 
 @functools.cache
 def docstrings(patterns):
-    """Return (place, docstring) of modules, classes and functions; without doctests and reasons of `no_effect`."""
+    """List (file and line, docstring) of modules, classes, functions; without doctests and reasons of `no_effect`."""
     found = []
     for path in files(*patterns):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -68,7 +69,7 @@ def docstrings(patterns):
 
 
 def comments(patterns):
-    """Yield (place, comment)."""
+    """Yield (file and line, comment) for each comment."""
     for path in files(*patterns):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if match := COMMENT.search(line):
@@ -76,21 +77,21 @@ def comments(patterns):
 
 
 def pages(patterns):
-    """Yield (place, line) for the lines of Markdown pages outside code."""
+    """Yield (file and line, text) for each line of Markdown pages, without code."""
     for path in files(*patterns):
         for number, line in enumerate(without_code(path.read_text(encoding="utf-8")).splitlines(), 1):
             yield f"{path.relative_to(ROOT)}:{number}", line
 
 
 def test_names(patterns):
-    """Yield (place, words of the name) for each test function."""
+    """Yield (file and line, words of the name) for each test function."""
     for path in files(*patterns):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node.name.replace("_", " ")
 
 
-test_names.__test__ = False  # it yields the names, and tests nothing
+test_names.__test__ = False  # pytest must not run this helper as a test
 CODE_FILES = ("fluid/**/*.py", "tests/**/*.py", "examples/*.py", "benchmarks/**/*.py")
 SOURCES = {
     "docstrings": (docstrings, CODE_FILES, 6000),

@@ -1,7 +1,8 @@
 """Training a GPT in bfloat16: tokens per second, and the fraction of the device's measured rate of matrix products.
 
-Each block is recomputed for the gradient. Attention is causal, without positions. The optimizer is Adam, with
-parameters and optimizer state in float32. The hand-written peers are JAX, with a scan over the blocks, and PyTorch.
+The backward pass computes each block again. Attention is causal, and the net has no position embeddings. The optimizer
+is Adam, with parameters and optimizer state in float32. The peers are hand-written JAX, with a scan over the blocks,
+and PyTorch.
 """
 
 import functools
@@ -21,7 +22,7 @@ Steps = Callable[[int], list[float]]
 
 
 class Size(NamedTuple):
-    """The sizes of the net and of the text of a step."""
+    """The sizes of the net, and of the text in one step."""
 
     layers: int = 16
     width: int = 2048
@@ -32,12 +33,12 @@ class Size(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters in products: in the blocks and in the last layer."""
+        """Return the number of parameters that occur in matrix products: in the blocks and in the last layer."""
         return self.layers * 12 * self.width**2 + self.width * self.words
 
     @property
     def operations(self) -> int:
-        """Return the floating point operations of the products of one step, without recomputation for the gradient."""
+        """Return the floating point operations of the matrix products in one step, without recomputed products."""
         attention = self.layers * 2 * self.length * self.width
         return 6 * self.batch * self.length * (self.parameters + attention)
 
@@ -47,7 +48,7 @@ RATE = 3e-4
 
 
 def program(size: Size) -> Any:
-    """Return fluid's loss."""
+    """Return the loss of the GPT in fluid."""
     norm = functools.partial(fluid.layers.layer_norm, begin_norm_axis=2)
     dense = functools.partial(fluid.layers.fc, num_flatten_dims=2, bias_attr=False)
 
@@ -63,20 +64,20 @@ def program(size: Size) -> Any:
 
 
 def layer_norm(x: Any, scale: Any, shift: Any) -> Any:
-    """Normalise the last dimension, in float32."""
+    """Normalise the last dimension of `x` in float32, and return the result in the dtype of `x`."""
     wide = x.astype("float32")
     centred = wide - wide.mean(-1, keepdims=True)
     return (centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5) * scale + shift).astype(x.dtype)
 
 
 def loss_by_hand(size: Size, dtype: str, parameters: Arrays, text: Any) -> Any:
-    """Compute the loss in JAX by hand.
+    """Compute the loss of the GPT in hand-written JAX.
 
     Args:
       size: the size of the net.
       dtype: the dtype of the computation.
-      parameters: fluid's parameters by name; the parameters of the blocks are stacked.
-      text: `[batch, length + 1]`.
+      parameters: fluid's parameters by name; parameters of blocks are stacked in dimension 0.
+      text: the ids of words, `[batch, length + 1]`.
     """
     heads = (size.heads, size.width // size.heads)
     blocks = {name.removeprefix("repeat_0/"): p for name, p in parameters.items() if name.startswith("repeat_0/")}
@@ -109,7 +110,7 @@ def loss_by_hand(size: Size, dtype: str, parameters: Arrays, text: Any) -> Any:
 
 
 def steps_by_hand(size: Size, dtype: str, parameters: Arrays, text: np.ndarray) -> Steps:
-    """Return a function that makes a number of steps on a text in JAX, and returns the losses."""
+    """Return a function that makes n training steps on `text` in hand-written JAX, and returns their losses."""
     rule = optax.adam(RATE)
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
@@ -132,7 +133,7 @@ def steps_by_hand(size: Size, dtype: str, parameters: Arrays, text: np.ndarray) 
 
 
 def steps_by_fluid(size: Size, precision: str | None, text: np.ndarray) -> tuple[fluid.Trainer, Steps]:
-    """Return a Trainer, and a function that makes a number of steps with it, and returns the losses."""
+    """Return a Trainer, and a function that makes n training steps with this Trainer, and returns their losses."""
     trainer = fluid.Trainer(functools.partial(program, size), fluid.optimizer.Adam(RATE), precision=precision)
 
     def run(steps: int) -> list[float]:
@@ -149,7 +150,7 @@ def steps_by_fluid(size: Size, precision: str | None, text: np.ndarray) -> tuple
 
 
 def steps_by_torch(size: Size, text: np.ndarray) -> Steps:
-    """Return a function that makes a number of steps in PyTorch, and returns the losses."""
+    """Return a function that makes n training steps in PyTorch, and returns their losses."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -199,12 +200,12 @@ def steps_by_torch(size: Size, text: np.ndarray) -> Steps:
 
 
 def texts(size: Size) -> np.ndarray:
-    """Generate words `[batch, length + 1]`."""
+    """Generate random ids of words, `[batch, length + 1]`."""
     return np.random.default_rng(0).integers(0, size.words, (size.batch, size.length + 1), dtype="int32")
 
 
 def run(rounds: int, small: bool, peers: set[str], rate_of_products: float) -> list[Row]:
-    """Measure the tokens per second of fluid and each peer, and fluid's fraction of the rate of products."""
+    """Measure the tokens per second of fluid and each peer, and compare fluid's operations with `rate_of_products`."""
     size = SMALL if small else Size()
     text = texts(size)
     trainer, by_fluid = steps_by_fluid(size, "bfloat16", text)

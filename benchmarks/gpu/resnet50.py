@@ -18,7 +18,7 @@ Steps = Callable[[int], list[float]]
 
 
 class Size(NamedTuple):
-    """The sizes of images and minibatches, and the number of blocks of each stage."""
+    """The sizes of images and minibatches, the number of blocks in each stage, and the number of classes."""
 
     pixels: int = 224
     batch: int = 128
@@ -30,7 +30,7 @@ SMALL = Size(pixels=32, batch=2, stages=(1, 1), classes=10)
 
 
 def blocks_of(size: Size) -> list[tuple[int, int, bool]]:
-    """Return filters and stride of each block, and whether its shortcut has a convolution."""
+    """List (filters, stride, changes) for each block; `changes` says whether the shortcut has a convolution."""
     return [
         (64 * 2**stage, 2 if stage and not block else 1, not block)
         for stage, count in enumerate(size.stages)
@@ -39,7 +39,7 @@ def blocks_of(size: Size) -> list[tuple[int, int, bool]]:
 
 
 def program(size: Size) -> Any:
-    """Return fluid's loss."""
+    """Return the loss of ResNet-50 in fluid."""
 
     def conv_bn(x: Any, filters: int, width: int, stride: int = 1, act: str | None = "relu") -> Any:
         padding = (width - 1) // 2
@@ -59,15 +59,15 @@ def program(size: Size) -> Any:
 
 
 def loss_by_hand(size: Size, dtype: str, parameters: Arrays, states: Arrays, x: Any, label: Any) -> tuple[Any, Arrays]:
-    """Compute the loss and the new moving statistics in JAX by hand.
+    """Compute the loss and the new moving statistics of ResNet-50 in hand-written JAX.
 
     Args:
       size: the size of the net.
       dtype: the dtype of the computation.
       parameters: fluid's parameters by name, the filters as `[height, width, in, out]`.
       states: fluid's states by name.
-      x: `[batch, height, width, 3]`.
-      label: `[batch]`.
+      x: images `[batch, height, width, 3]`.
+      label: classes `[batch]`.
     """
     moved: Arrays = {}
     number = 0
@@ -99,7 +99,7 @@ def loss_by_hand(size: Size, dtype: str, parameters: Arrays, states: Arrays, x: 
 
 
 def steps_by_hand(size: Size, dtype: str, trainer: fluid.Trainer, data: Data) -> Steps:
-    """Return a function that makes a number of steps in JAX from the Trainer's values, and returns the losses."""
+    """Return a function that makes n training steps in JAX from the parameters of `trainer`, and returns the losses."""
     rule = optax.sgd(0.01, momentum=0.9)
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -127,7 +127,7 @@ def steps_by_hand(size: Size, dtype: str, trainer: fluid.Trainer, data: Data) ->
 
 
 def steps_by_fluid(size: Size, precision: str | None, data: Data) -> tuple[fluid.Trainer, Steps]:
-    """Return a Trainer, and a function that makes a number of steps with it, and returns the losses."""
+    """Return a Trainer, and a function that makes n training steps with this Trainer, and returns their losses."""
     rule = fluid.optimizer.Momentum(0.01, momentum=0.9)
     trainer = fluid.Trainer(functools.partial(program, size), rule, precision=precision)
 
@@ -147,7 +147,7 @@ def steps_by_fluid(size: Size, precision: str | None, data: Data) -> tuple[fluid
 
 
 def steps_by_torch(size: Size, data: Data) -> Steps:
-    """Return a function that makes a number of steps in PyTorch, and returns the losses."""
+    """Return a function that makes n training steps in PyTorch, and returns their losses."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -182,7 +182,7 @@ def steps_by_torch(size: Size, data: Data) -> Steps:
     x, label = data
 
     def step() -> Any:
-        images = torch.from_numpy(x).to(device).permute(0, 3, 1, 2)  # its memory is channels last already
+        images = torch.from_numpy(x).to(device).permute(0, 3, 1, 2)  # `x` is NHWC, so the memory is channels last
         labels = torch.from_numpy(label.astype("int64")).to(device)
         with torch.autocast(device, torch.bfloat16):
             loss = functional.cross_entropy(net(images).float(), labels)

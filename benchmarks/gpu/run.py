@@ -1,8 +1,8 @@
-"""Compare fluid with hand-written JAX and PyTorch on a GPU, in under ten minutes: `python benchmarks/gpu/run.py`.
+"""Compare fluid with hand-written JAX and PyTorch on a GPU, in less than ten minutes: `python benchmarks/gpu/run.py`.
 
 The benchmarks are a GPT and ResNet-50 in bfloat16, a small perceptron whose step is shorter than its dispatch, and a
-table of a million rows of which a step touches a thousand. Without a GPU, small versions check only that everything
-runs; their numbers mean nothing. Rows for PyTorch appear if it is installed.
+table of a million rows of which a step uses about a thousand. Without a GPU, only small versions of the GPT and of
+ResNet-50 run, to check that the code works; their numbers mean nothing. PyTorch is measured if it is installed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from timing import Row, table
 
 
 def rows(rounds: int, small: bool) -> list[Row]:
-    """Run all benchmarks."""
+    """Run all benchmarks, or only the small versions, and return their rows."""
     peers = {"torch"} if importlib.util.find_spec("torch") else set()
     rate = products.operations_per_second(small)
     found = [*gpt.run(rounds, small, peers, rate), *resnet50.run(rounds, small, peers)]

@@ -1,4 +1,4 @@
-"""Path arguments: an address never becomes a local folder, and files of the wrong kind are recognized."""
+"""Path arguments: a URL never becomes a local folder, and files of the wrong kind are recognized."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Numbers and tables as text and HTML."""
+"""Text and HTML for people: formatted numbers and tables."""
 
 from html.parser import HTMLParser
 
@@ -45,7 +45,7 @@ def test_columns_of_text_are_aligned(rows):
 
 
 class Cells(HTMLParser):
-    """A parser that collects the cells of a table."""
+    """An HTML parser that collects the texts of the cells of a table."""
 
     def __init__(self):
         super().__init__()

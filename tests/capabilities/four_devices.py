@@ -1,4 +1,7 @@
-"""Rows of CAPABILITIES about several devices, run in a process with four; prints a traceback, or "", by row."""
+"""Rows of the requirements of 2017 that need several devices: a script for a process with four devices.
+
+The script prints a JSON object with the name of each function, and its traceback, or "" if the function succeeds.
+"""
 
 import gc
 import json
@@ -48,7 +51,7 @@ def row_14():
 
 
 def trained(batches, **options):
-    """Train a line; return its parameters before and after."""
+    """Train a linear model; return its parameters before and after the training."""
     trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1), **options)
     before = dict(trainer.params)
     trainer.train(batches, 2, progress=False)
@@ -56,7 +59,7 @@ def trained(batches, **options):
 
 
 def row_15():
-    batches = minibatches(COLUMNS, 7)  # which four do not divide
+    batches = minibatches(COLUMNS, 7)  # four devices cannot share seven rows equally
     expected = None
     for options in (
         {"parallel": True},
@@ -82,7 +85,7 @@ def row_27():
 
 
 def row_31():
-    """Run locally, on one device of several, and on all: one argument differs, and the numbers are equal."""
+    """Run on the default device, on one named device, and on all four; check that the results are equal."""
     answers = []
     for options in ({}, {"place": "cpu:3"}, {"place": FOUR, "parallel": True}, {"parallel": True}):
         session = fluid.Session(train_program, seed=4, **options)
@@ -95,7 +98,7 @@ def row_31():
 def row_32():
     devices = jax.devices()
     one = fluid.Session(train_program, place="cpu:2")
-    same = fluid.Session(train_program, place="cpu:2")  # a device may be shared
+    same = fluid.Session(train_program, place="cpu:2")  # two Sessions may use one device
     some = fluid.Session(train_program, place=["cpu:1", "cpu:3"], parallel=True)
     every = fluid.Session(train_program, parallel=True)
     for session, expected in ((one, {2}), (same, {2}), (some, {1, 3}), (every, {0, 1, 2, 3})):
@@ -111,14 +114,14 @@ def row_32():
 
 
 def allocated():
-    """Return the bytes of all buffers of the first device; several arrays may share one."""
+    """Return the bytes of all buffers on the first device; a buffer that several arrays share counts once."""
     gc.collect()
     shards = [shard for array in jax.live_arrays() for shard in array.addressable_shards if shard.device.id == 0]
     return sum({shard.data.unsafe_buffer_pointer(): shard.data.nbytes for shard in shards}.values())
 
 
 def beyond_16():
-    """Compare the bytes of parameters and optimizer state on each device with the plan."""
+    """Compare the bytes of parameters and optimizer state on the first device with the plan."""
     optimizer = fluid.optimizer.Adam(1e-2)
 
     def program():

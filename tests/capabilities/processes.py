@@ -11,7 +11,7 @@ TESTS = pathlib.Path(__file__).resolve().parent.parent
 
 
 def finished(code, folder, **environment):
-    """Run code in a process that ends well or by SIGKILL; return the printed words and the exit status."""
+    """Run code in a new process, which must succeed or end by SIGKILL; return the printed words and the exit status."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS / "helpers", TESTS.parent))),
@@ -24,7 +24,7 @@ def finished(code, folder, **environment):
 
 
 def python(code, folder, devices=1):
-    """Run code in a process with some devices of one CPU, and list the words that it prints."""
+    """Run code in a new process with `devices` simulated CPU devices; return the list of the printed words."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     words, status = finished(code, folder, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
     assert status == 0

@@ -1,4 +1,4 @@
-"""The 17 items that no other system has, as a sceptical user would try them."""
+"""Tests of 17 capabilities that other frameworks lack: each test uses fluid as a sceptical user would."""
 
 import pathlib
 import signal
@@ -36,7 +36,7 @@ def same(one, other):
 
 
 class PowerCut(Exception):
-    """An exception from outside that ends a training."""
+    """An exception that simulates a power cut: an event handler raises it to end a training."""
 
 
 KILLED = """
@@ -84,7 +84,7 @@ KILLED = """
 
 @pytest.mark.slow
 def test_beyond_01_bit_exact_resume_after_kill(tmp_path):
-    """Kill a training twice by `kill -9`; the final parameters have the bits of an uninterrupted training."""
+    """Kill and resume a training twice; check that its parameters are bit-identical to an uninterrupted training."""
     for kill_at in (7, 22):
         killed = textwrap.dedent(KILLED) + f"\ntrain('saved', kill_at={kill_at})\n"
         assert finished(killed, tmp_path)[1] == -signal.SIGKILL
@@ -109,7 +109,7 @@ def test_beyond_02_override_and_fetch_in_every_door():
     given = np.linspace(-1, 1, 8 * 4).reshape(8, 4).astype("float32")
     first = minibatches(COLUMNS)[0]
     guess = given @ p["guess.w_0"] + p["guess.b_0"]
-    slope = 2 * given.T @ (guess - first["y"]) / 8  # with respect to guess.w_0
+    slope = 2 * given.T @ (guess - first["y"]) / 8  # the gradient of the loss with respect to guess.w_0
     seen = []
 
     def on_event(event):
@@ -122,7 +122,8 @@ def test_beyond_02_override_and_fetch_in_every_door():
     trainer.train([first], event_handler=on_event, progress=False)
     np.testing.assert_allclose(seen[0]["guess"], guess, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(seen[0]["guess.w_0@GRAD"], slope, rtol=1e-4, atol=1e-5)
-    assert not np.asarray(seen[0]["hidden.w_0@GRAD"]).any()  # an overridden value needs no gradient
+    # The value `hidden` is overridden, so the loss does not depend on hidden.w_0.
+    assert not np.asarray(seen[0]["hidden.w_0@GRAD"]).any()
     np.testing.assert_allclose(trainer.params["guess.w_0"], p["guess.w_0"] - 0.1 * slope, rtol=1e-4, atol=1e-5)
 
     p = {name: np.asarray(value) for name, value in trainer.params.items()}
@@ -166,7 +167,7 @@ def deceive():
 
 
 def test_beyond_03_a_gan_inside_the_trainer(tmp_path):
-    """Train two programs in turn, with separate events and one checkpoint, from which both continue exactly."""
+    """Train the two programs of a GAN in turn in one Trainer; both continue exactly from one checkpoint."""
     random = np.random.default_rng(0)
     samples = {"real": random.normal(size=(40, 2)), "noise": random.normal(size=(40, 3))}
 
@@ -198,7 +199,7 @@ def test_beyond_03_a_gan_inside_the_trainer(tmp_path):
 
 
 def test_beyond_04_row_sparse_embeddings_on_optax():
-    """Update only the rows of the minibatch with stock optax, equal to the dense update."""
+    """Train a sparse embedding with an optimizer of optax; compare values and cost with a dense embedding."""
 
     def program(rows, is_sparse):
         def program():
@@ -217,7 +218,7 @@ def test_beyond_04_row_sparse_embeddings_on_optax():
         trainer.train([batch] * 3, progress=False)
         tables.append(np.asarray(trainer.params["table"]))
 
-    table, total = np.full((50, 4), 0.5), np.full((50, 4), 0.1)  # Adagrad of optax by hand
+    table, total = np.full((50, 4), 0.5), np.full((50, 4), 0.1)  # the start of optax's Adagrad, computed below
     for _ in range(3):
         slope = np.zeros_like(table)
         np.add.at(slope, ids, (2 * (table[ids].sum(axis=(1, 2)) - y[:, 0]) / 3)[:, None, None])
@@ -236,7 +237,7 @@ def test_beyond_04_row_sparse_embeddings_on_optax():
 
 
 def test_beyond_05_fused_steps_unfused_events():
-    """Run several steps per call of the device; each step still has its events, feed and numbers."""
+    """Run several steps per call of the device; check that each step still has separate events, feeds and metrics."""
 
     def trained(per_call):
         told, trainer = [], fluid.Trainer(train_program, SGD, steps_per_dispatch=per_call)
@@ -260,7 +261,7 @@ def test_beyond_05_fused_steps_unfused_events():
 
 
 def test_beyond_06_bounded_recompilation():
-    """Train on rows of 60 lengths with at most `max_compilations` compilations; padding changes no number."""
+    """Train on rows of 60 lengths with at most `max_compilations` compilations; padding does not change results."""
 
     def program():
         words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
@@ -287,7 +288,7 @@ def test_beyond_06_bounded_recompilation():
 
 
 def test_beyond_07_a_report_of_the_first_nan():
-    """End a training at the last finite state before a NaN, and report its name, layer, line and rows."""
+    """End a training at the last finite state before a NaN; check that the report locates the NaN."""
 
     def program():
         x, y = layers.data("x", shape=[3]), layers.data("y", shape=[1])
@@ -341,7 +342,7 @@ ONLY_JAX_AND_NUMPY = """
 
 
 def test_beyond_08_exported_model_needs_jax_and_numpy(tmp_path):
-    """Export a model with its reader to one file, for a machine that has neither fluid nor the source."""
+    """Export a model to one file, and run it by the script in this file, in a process that has only JAX and NumPy."""
     import zipfile
 
     params = fluid.Session(inference_program).params()
@@ -355,7 +356,7 @@ def test_beyond_08_exported_model_needs_jax_and_numpy(tmp_path):
 
 
 def test_beyond_09_interrupts_break_nothing():
-    """Interrupt a cell at every event; the cell run again ends with the bits of an uninterrupted run."""
+    """Interrupt a training at many moments, and call `train` again; its parameters equal an uninterrupted training."""
     rows = [dict(zip("xy", row, strict=True)) for row in zip(COLUMNS["x"], COLUMNS["y"], strict=True)]
     left = {("read", 20), ("read", 70), ("BeginStepEvent", 1), ("EndStepEvent", 11), ("BeginStepEvent", 17)}
     left |= {("EndStepEvent", 30), ("EndEpochEvent", 2), ("BeginEpochEvent", 3)}
@@ -393,7 +394,7 @@ def test_beyond_09_interrupts_break_nothing():
 
 
 def test_beyond_10_exact_evaluation_in_bounded_memory():
-    """Test with any batch size: the numbers equal the whole data, and only a few minibatches are in memory."""
+    """Test with several batch sizes; check that the loss is exact, and that only a few minibatches are in memory."""
     trainer, columns = fluid.Trainer(train_program, SGD), data(rows=600)
     p = trainer.params
     expected = ((guess_of(p, columns["x"]) - columns["y"]) ** 2).mean()
@@ -413,11 +414,11 @@ def test_beyond_10_exact_evaluation_in_bounded_memory():
 
     found = [trainer.test(reader(size), fetch=["loss"])["loss"] for size in (1, 7, 64, 600)]
     np.testing.assert_allclose(found, [expected] * 4, rtol=1e-5)
-    assert most <= 40  # of 600
+    assert most <= 40  # at most 40 of 600 minibatches are in memory at once
 
 
 def test_beyond_11_online_learning_under_remote_control(tmp_path):
-    """Pause, resume, save and publish a training from another process while rows arrive."""
+    """Send rows to an online training, and pause, resume, save and publish it through a RemoteTrainer."""
     export = {"platforms": ["cpu"]}
     options = {"publish_to": tmp_path / "models", "fetch": ["guess"], "export": export, "test_every": None}
     with fluid.OnlineTrainer(train_program, SGD, tmp_path / "online", batch_size=8, **options) as online:
@@ -427,7 +428,7 @@ def test_beyond_11_online_learning_under_remote_control(tmp_path):
             remote = fluid.RemoteTrainer(server.url, token="a-secret-of-this-test")
             remote.pause()
             remote.send(COLUMNS, key="once")
-            remote.send(COLUMNS, key="once")  # sent again: accepted once
+            remote.send(COLUMNS, key="once")  # the trainer ignores rows with a known key
             with pytest.raises(ValueError, match="'x'"):
                 remote.send({"x": np.ones((2, 4)), "y": np.ones((2, 1))})
             status = remote.status()
@@ -442,7 +443,7 @@ def test_beyond_11_online_learning_under_remote_control(tmp_path):
 
 
 def test_beyond_12_a_readable_contract_of_parameters(in_tmp):
-    """Name parameters readably before any data; errors name each mismatch, both lines and the nearest name."""
+    """Check that parameters have readable names before any data, and that errors explain each mismatch of names."""
 
     def net(size, name):
         def program():
@@ -475,7 +476,7 @@ def test_beyond_12_a_readable_contract_of_parameters(in_tmp):
 
 
 def test_beyond_12_a_difference_of_files_names_lines(tmp_path):
-    """Compare two parameter files; the report names the lines that created the parameters, on both sides."""
+    """Compare two parameter files; the report names the lines of code that created the parameters of both files."""
 
     def net(size):
         return lambda: layers.fc(layers.data("x", shape=[3]), size=size, name="guess")
@@ -524,7 +525,7 @@ with fluid.scope_guard(fluid.core.Scope()):
 
 
 def test_beyond_13_a_program_of_2018_with_sequences(in_tmp):
-    """Run a program for the Executor, with LoD tensors, a scope and a saved model, after changing its import."""
+    """Run an Executor program of 2018 with LoD tensors, a scope and a saved model; only its import is changed."""
     rows = [[1, 2, 3], [4], [5, 6], [1, 7, 8, 9]]
     labels = np.array([[0], [1], [1], [0]])
     here = {"rows": [np.array(row) for row in rows], "labels": labels}
@@ -540,7 +541,7 @@ def test_beyond_13_a_program_of_2018_with_sequences(in_tmp):
 
 
 def test_beyond_14_population_compiles_a_single_program():
-    """Compile N trainings with different seeds and rates to one program; each equals a separate training."""
+    """Compile trainings with different seeds and rates to one program; each member equals a separate training."""
     seeds, rates = [0, 1, 1], [0.1, 0.1, 0.03]
     population = fluid.Population(train_program, fluid.optimizer.SGD(0.1), seeds=seeds, vary={"learning_rate": rates})
     before = population.params
@@ -600,7 +601,7 @@ def test_beyond_16_a_plan_agrees_with_the_allocator(on_four_devices):
 
 
 def test_beyond_17_equal_models_export_equal_bytes(tmp_path):
-    """Export equal programs and parameters to equal bytes, from another file, line and process."""
+    """Check that a program and parameters have equal exported bytes, also from another file, line and process."""
     code = """
         import sys
         import numpy as np

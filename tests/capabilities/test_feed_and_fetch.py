@@ -1,4 +1,4 @@
-"""Rows 1 to 7 of CAPABILITIES: feed and fetch operators, as their users would try them (seed 000)."""
+"""Rows 1 to 7 of the requirements of 2017: feed and fetch operators, used as a user would use them."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SGD = fluid.optimizer.SGD(0.1)
 
 
 def trained(reader, epochs=1, program=train_program, **options):
-    """Train a line on a reader; return its parameters before and after."""
+    """Train a linear model on a reader; return its parameters before and after the training."""
     trainer = fluid.Trainer(program, SGD)
     before = dict(trainer.params)
     trainer.train(reader, epochs, progress=False, **options)
@@ -41,7 +41,8 @@ def test_row_01_feed_numpy_by_name_fetch_named_results():
     np.testing.assert_allclose(found["loss"], ((guess - COLUMNS["y"]) ** 2).mean(), rtol=1e-5)
     np.testing.assert_array_equal(found["guess.w_0"], w)
     np.testing.assert_array_equal(found["y"], COLUMNS["y"])
-    assert [np.asarray(value).shape for value in found] == [(), guess.shape, w.shape, guess.shape]  # as requested
+    # The results are in the order of `fetch`.
+    assert [np.asarray(value).shape for value in found] == [(), guess.shape, w.shape, guess.shape]
 
     lists = {name: column.astype("float64").tolist() for name, column in COLUMNS.items()}
     np.testing.assert_array_equal(session.run(train_program, lists)["guess"], found["guess"])
@@ -52,7 +53,7 @@ def test_row_01_feed_numpy_by_name_fetch_named_results():
 
 
 def test_row_02_minibatches_are_rows():
-    """Yield minibatches as rows, which are tuples of fields, so that no caller splits columns."""
+    """Train on minibatches that are lists of rows; a row is a tuple of fields, so no caller needs to split columns."""
 
     def reader():
         for batch in minibatches(COLUMNS):
@@ -70,13 +71,13 @@ def test_row_02_minibatches_are_rows():
     ("fields", "order"), [(("y", "x"), ["y", "x"]), (("id", "y", "none", "x"), {"x": 3, "y": 1})], ids=["list", "dict"]
 )
 def test_row_03_the_feed_map_is_stated_once(fields, order):
-    """State the feed of each field once, outside the loop, as a list or as column numbers."""
+    """State once which field of a row belongs to which feed, as a list of names or as column numbers."""
     rows = COLUMNS | {"id": np.arange(24), "none": [None] * 24}
     reader = fluid.batch([tuple(rows[field][i] for field in fields) for i in range(24)], 8)
     before, after = trained(reader, feed_order=order)
     assert_params(after, descend(before, minibatches(COLUMNS), 0.1)[0])
 
-    session = fluid.Session(train_program)  # in a custom loop
+    session = fluid.Session(train_program)  # a custom loop accepts `feed_order`, too
     feeds = fluid.reader.prefetch(reader, session, feed_order=order)
     losses = [float(session.run(feed=feed)["loss"]) for feed in feeds]
     errors = [(guess_of(before, batch["x"]) - batch["y"]) for batch in minibatches(COLUMNS)]
@@ -134,7 +135,7 @@ def test_row_06_a_distributed_file_system():
 
 
 def test_row_07_compile_and_run_are_separate(tmp_path):
-    """Run the Python of a program only during compilation, and an exported model without Python code of the user."""
+    """Check that the Python code of a program runs only for compilation, and that an exported model needs no code."""
     runs = []
 
     def program():
@@ -168,7 +169,7 @@ np.save("guess.npy", guess)
 
 
 def test_row_07_a_training_step_without_its_python(tmp_path):
-    """Export a training step, from arrays to arrays, which runs with jax and numpy only."""
+    """Export a training step as a function from arrays to arrays; it runs with only JAX and NumPy."""
     trainer = fluid.Trainer(train_program, SGD)
     before = dict(trainer.params)
     trainer.save_training_step(tmp_path / "line.step", platforms=["cpu"])

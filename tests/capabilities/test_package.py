@@ -1,4 +1,4 @@
-"""Rows 8 to 17 of CAPABILITIES: a Python package, as a reader of its draft would try it (seed 001)."""
+"""Rows 8 to 17 of the requirements of 2017: a Python package, used as a user would use it."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ COLUMNS = data()
 
 
 def counted(value, calls):
-    """Return a copy of a value, and record each computation in `calls`."""
+    """Return a copy of `value`, and append to `calls` whenever a run computes this copy."""
 
     def note(array):
         calls.append(1)
@@ -23,13 +23,13 @@ def counted(value, calls):
 
 
 def test_row_08_a_model_is_topology_scope_and_device():
-    """Separate a model into topology (Program) with initial values, named arrays (Scope), and device (Session)."""
+    """Check that a model consists of a topology (Program), of named arrays (Scope), and of a device (Session)."""
     program = fluid.Program(train_program)
     assert {name: spec.shape for name, spec in program.parameters.items()} == {"guess.w_0": (3, 1), "guess.b_0": (1,)}
     assert list(program.feeds) == ["x", "y"]
 
     session = fluid.Session(program, place="cpu:0")
-    assert sorted(session.scope) == ["guess.b_0", "guess.w_0"]  # initialised without a startup program
+    assert sorted(session.scope) == ["guess.b_0", "guess.w_0"]  # no startup program is needed
     assert session.scope["guess.w_0"].devices() == {jax.devices("cpu")[0]}
     session.scope["guess.w_0"] = np.ones((3, 1))
     session.scope["guess.b_0"] = np.array([0.5])
@@ -37,7 +37,7 @@ def test_row_08_a_model_is_topology_scope_and_device():
     np.testing.assert_allclose(guess, COLUMNS["x"].sum(1, keepdims=True) + 0.5, rtol=1e-5)
     with pytest.raises(ValueError, match="guess.w_0"):
         session.scope["guess.w_0"] = np.ones((4, 1))
-    other = fluid.Session(program)  # the topology owns no arrays
+    other = fluid.Session(program)  # a Program owns no arrays, so this Session has other parameters
     assert not np.array_equal(other.scope["guess.w_0"], session.scope["guess.w_0"])
 
 
@@ -53,7 +53,7 @@ def test_row_09_run_computes_and_caches_the_needed_part():
 
     session = fluid.Session(program)
     for _ in range(3):
-        (a,) = session.run(feed={"x": COLUMNS["x"]}, fetch=["a"])  # z is not needed, and not given
+        (a,) = session.run(feed={"x": COLUMNS["x"]}, fetch=["a"])  # `a` does not need z
     np.testing.assert_allclose(a, COLUMNS["x"] * 2, rtol=1e-6)
     assert (len(left), len(right)) == (3, 0)
     assert len(session.compilations) == 1
@@ -64,7 +64,7 @@ def test_row_09_run_computes_and_caches_the_needed_part():
 
 
 def test_row_10_value_is_lazy_and_cached():
-    """Compute a missing value by `value("name")`, and cache the value until the next feed."""
+    """Check that `value("name")` computes a value at its first request, and caches the value until the next feed."""
     calls = []
 
     def program():
@@ -85,7 +85,7 @@ def test_row_10_value_is_lazy_and_cached():
 
 
 def test_row_11_a_parameter_by_name_shape_and_attributes():
-    """Give a parameter a name, a shape and attributes for its initial values and its training."""
+    """Create parameters with names, shapes, initial values, and attributes that change their training."""
 
     def program():
         start = fluid.initializer.Constant(2.0)
@@ -107,9 +107,9 @@ def test_row_11_a_parameter_by_name_shape_and_attributes():
 
 
 def test_row_12_layers_are_free_functions():
-    """Call layers of fluid and of the user as functions of values, without passing a net."""
+    """Call layers of fluid and custom layers as functions of values; no net is passed."""
 
-    def scaled(x):  # a layer of a user, with a parameter and a state
+    def scaled(x):  # a custom layer with a parameter and a state
         scale = layers.create_parameter([x.shape[-1]], default_initializer=fluid.initializer.Constant(3.0))
         largest = layers.create_state([1])
         if layers.is_training():
@@ -131,7 +131,7 @@ def test_row_12_layers_are_free_functions():
 
 
 def test_row_13_no_device_is_the_default():
-    """Bind a model without `place` permanently to the current default device."""
+    """Check that a Session without `place` uses the default device of JAX."""
     session = fluid.Session(train_program)
     assert session.device == jax.devices()[0]
     session.run(feed=COLUMNS)
@@ -141,7 +141,7 @@ def test_row_13_no_device_is_the_default():
 
 
 def test_row_13_device_is_bound_late_then_frozen(tmp_path):
-    """Set `place` until the first run; afterwards, setting it is an error, and never silently ignored."""
+    """Check that `place` can change until the first run, and that a later change is an error."""
     python(
         """
         import jax
@@ -177,12 +177,12 @@ def test_row_13_device_is_bound_late_then_frozen(tmp_path):
 
 
 def test_row_14_parts_of_a_graph_on_several_devices(on_four_devices):
-    """Put parts of a graph on different devices: the blocks of a stack, the parameters and values of a layer."""
+    """Put parts of a graph on different devices: blocks of a stack, and parameters and values of one layer."""
     on_four_devices("row_14")
 
 
 def test_row_14_unlike_layers_run_on_different_devices(tmp_path):
-    """Compute the layers of a net on different devices, with the numbers of one device."""
+    """Compute layers of a net on different devices; check that the losses equal the losses on one device."""
     python(
         """
         import contextlib
@@ -220,12 +220,12 @@ def test_row_14_unlike_layers_run_on_different_devices(tmp_path):
 
 
 def test_row_15_data_parallel_and_model_parallel(on_four_devices):
-    """Divide the batch, the model, or both by one argument; the numbers equal NumPy."""
+    """Divide the batch, the model, or both by one argument; compare the trained parameters with NumPy."""
     on_four_devices("row_15")
 
 
 def test_row_16_blocks_for_recurrence_and_branches():
-    """Run blocks within a program: DynamicRNN, StaticRNN, a branch and a loop give the numbers of Python."""
+    """Run blocks within a program: DynamicRNN, StaticRNN, a branch and a loop; compare the results with Python."""
 
     def program():
         words = layers.data("words", shape=[2], lod_level=1)
@@ -338,7 +338,7 @@ guess, = exe.run(fluid.default_main_program().clone(for_test=True), feed={'x': x
 
 @pytest.mark.parametrize("name", ["TRAINER_OF_2018", "EXECUTOR_OF_2018"])
 def test_row_17_programs_of_2018_with_the_import_changed(name, in_tmp):
-    """Run programs for PaddlePaddle's Fluid, of which only the import lines are changed."""
+    """Run programs of 2018 for PaddlePaddle Fluid after a change of their imports and of the names in `paddle`."""
     source = globals()[name].replace("import paddle\n", "").replace("paddle.batch", "fluid.batch")
     source = source.replace("paddle.reader", "fluid.reader")
     face = "import fluid" if name.startswith("TRAINER") else "import fluid.static as fluid"

@@ -1,4 +1,4 @@
-"""Rows 18 to 27 of CAPABILITIES: a Python API, as its users would try it (seed 002)."""
+"""Rows 18 to 27 of the requirements of 2017: a Python API, used as a user would use it."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ SGD = fluid.optimizer.SGD(0.1)
 
 
 def test_row_18_an_offline_job(tmp_path):
-    """Run a job with a model, an optimizer, data to train and to test on, and periodic checkpoints."""
+    """Train offline with test data and periodic checkpoints; compare losses, parameters and a checkpoint with NumPy."""
     config = fluid.CheckpointConfig(tmp_path / "saved", step_interval=2, epoch_interval=None, max_num_checkpoints=None)
     trainer = fluid.Trainer(train_program, SGD, checkpoint_config=config)
     before = dict(trainer.params)
@@ -93,7 +93,7 @@ def detect():
 
 
 def test_row_20_other_data_trains_other_parameters():
-    """Train two programs over the same arrays: each updates a separate part, with the gradients of plain JAX."""
+    """Train two programs over shared arrays; each updates other parameters, with the gradients of plain JAX."""
 
     def fooled(g, d, noise):
         return jnp.mean((noise @ g @ d - 1) ** 2)
@@ -116,7 +116,7 @@ def test_row_20_other_data_trains_other_parameters():
 
 
 def test_row_21_nets_share_parameters_apart_or_chained():
-    """Share parameters by name between nets that train separately, or feed each other."""
+    """Share parameters by name between nets that train separately, or of which one feeds the other."""
 
     def encode(x):
         return layers.fc(x, size=2, param_attr=fluid.ParamAttr(name="code.w"), bias_attr=False)
@@ -138,7 +138,7 @@ def test_row_21_nets_share_parameters_apart_or_chained():
     assert sorted(apart.params) == ["code.w", "left.b_0", "left.w_0", "right.b_0", "right.w_0"]
     before = apart.params
     with pytest.warns(fluid.errors.FluidWarning, match="'right' was not trained"):
-        apart.train([feed], progress=False)  # one step, of the first program
+        apart.train([feed], progress=False)  # one minibatch is one step, which trains `left`
     moved = {name for name, value in apart.params.items() if not np.array_equal(value, before[name])}
     assert moved == {"code.w", "left.b_0", "left.w_0"}
 
@@ -164,7 +164,7 @@ def test_row_21_nets_share_parameters_apart_or_chained():
 
 
 def test_row_22_online_learning_over_the_network(tmp_path):
-    """Send rows over the network, and also the commands to start, stop and save the training."""
+    """Send rows, and the commands to start, stop and save the training, over HTTP."""
     online = fluid.OnlineTrainer(train_program, SGD, tmp_path / "online", batch_size=8, test_every=None)
 
     def ask(path, body=None):
@@ -181,7 +181,7 @@ def test_row_22_online_learning_over_the_network(tmp_path):
         save_after(lambda: ask("save"), 2)
         assert ask("stop")["state"] == "stopped"
         ask("rows", "\n".join(map(json.dumps, rows[16:])).encode())
-        assert ask("status")["steps"] == 2  # stopped: accepted, and not trained
+        assert ask("status")["steps"] == 2  # a stopped trainer accepts rows without training
         ask("start")
         save_after(lambda: ask("save"), 3)
     saved = fluid.Inferencer(train_program, checkpoint=tmp_path / "online" / "checkpoints")
@@ -191,7 +191,7 @@ def test_row_22_online_learning_over_the_network(tmp_path):
 
 
 class Noting(fluid.Handler):
-    """A handler that records the name of each phase, with the name of the handler."""
+    """A handler that appends the phase of each event, with the name of the handler, to `notes`."""
 
     def __init__(self, name, notes):
         self.name, self.notes = name, notes
@@ -204,7 +204,7 @@ class Noting(fluid.Handler):
 
 
 def test_row_23_phase_hooks_come_in_pairs():
-    """Check that begin and end events nest like brackets, also after a stop."""
+    """Check that begin and end events nest like brackets, also if the training is stopped."""
     notes = []
     trainer = fluid.Trainer(train_program, SGD)
 
@@ -235,7 +235,7 @@ def test_row_24_handlers_are_an_onion():
 
 
 def test_row_25_onions_within_onions():
-    """Run a test in a handler, every N batches or passes, within the training."""
+    """Run tests from handlers during a training, after every N batches or passes."""
     measured = []
 
     class TestEveryTwoSteps(fluid.Handler):

@@ -1,4 +1,4 @@
-"""Rows 28 to 36 of CAPABILITIES: Session, as a reader of its design would try it (seed 003)."""
+"""Rows 28 to 36 of the requirements of 2017: Session, used as a user would use it."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ def minimized():
 
 
 def test_row_28_sessions_are_independent():
-    """Run many Sessions, also in threads: each owns all state of its runs."""
+    """Run several Sessions in threads; check that each Session owns all state of its runs."""
     sessions = [fluid.Session(minimized, seed=seed) for seed in (0, 0, 1)]
     before = [dict(session.params()) for session in sessions]
     assert not np.array_equal(before[0]["guess.w_0"], before[2]["guess.w_0"])
@@ -58,7 +58,7 @@ def test_row_28_sessions_are_independent():
 
 
 def test_row_29_the_program_is_inferred_from_the_targets():
-    """Infer the program from the requested values: `run(fetch=, feed=)` needs no graph."""
+    """Check that `run(fetch=, feed=)` finds the program that computes the requested values."""
 
     def left():
         return layers.identity(layers.data("x", shape=[3]) * 2.0, name="doubled")
@@ -73,18 +73,18 @@ def test_row_29_the_program_is_inferred_from_the_targets():
     (raised,) = both.run(fetch=["raised"], feed={"x": COLUMNS["x"]})
     np.testing.assert_allclose(raised, COLUMNS["x"] + 1)
     with pytest.raises(TypeError, match="'left' or 'right'"):
-        both.run(fetch=["x"], feed={"x": COLUMNS["x"]})  # of both
+        both.run(fetch=["x"], feed={"x": COLUMNS["x"]})  # both programs have a value x
 
     training = fluid.Session(left, minimized)
     before = training.params()
-    training.step(COLUMNS)  # the one that minimises something
+    training.step(COLUMNS)  # runs the program that minimises a loss
     assert_params(training.params(), descend(before, [COLUMNS], 0.1)[0])
 
 
 def test_row_30_a_feed_overrides_any_edge():
-    """Override a constant, a parameter, a layer's result, or a feed that becomes unnecessary."""
+    """Override constants, parameters and results of layers by feeds; an override makes other feeds unnecessary."""
 
-    def product():  # the example of the design
+    def product():  # the example of the design of 2017
         a = layers.fill_constant([], "float32", 1.0, name="a")
         b = layers.fill_constant([], "float32", 2.0, name="b")
         return layers.identity(a * b, name="c")
@@ -94,7 +94,7 @@ def test_row_30_a_feed_overrides_any_edge():
     assert float(session.run(fetch="c", feed={"a": 3.0})[0]) == 6.0
     assert float(session.run(fetch="c", feed={"a": 3.0, "b": 5.0})[0]) == 15.0
     assert float(session.run(fetch="c", feed={"c": 7.0})[0]) == 7.0
-    assert float(session.run(fetch="c")[0]) == 2.0  # for that run only
+    assert float(session.run(fetch="c")[0]) == 2.0  # an override lasts for one run
 
     def net():
         hidden = layers.fc(layers.data("x", shape=[3]), size=4, act="relu", name="hidden")
@@ -103,15 +103,15 @@ def test_row_30_a_feed_overrides_any_edge():
     session = fluid.Session(net)
     p = session.params()
     given = np.linspace(-1, 1, 20).reshape(5, 4)
-    (out,) = session.run(feed={"hidden": given})  # without x
+    (out,) = session.run(feed={"hidden": given})  # `hidden` replaces the feed x
     np.testing.assert_allclose(out, given @ p["out.w_0"] + p["out.b_0"], rtol=1e-4, atol=1e-6)
     before = COLUMNS["x"] @ p["hidden.w_0"] + p["hidden.b_0"]
     (out,) = session.run(feed={"x": COLUMNS["x"], "out.w_0": np.ones((4, 1))})
     np.testing.assert_allclose(out, np.maximum(before, 0).sum(1, keepdims=True), rtol=1e-4, atol=1e-5)
-    (out,) = session.run(feed={"hidden.tmp_1": -given})  # what comes before the activation
+    (out,) = session.run(feed={"hidden.tmp_1": -given})  # the value before the activation
     np.testing.assert_allclose(out, np.maximum(-given, 0) @ p["out.w_0"], rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(session.scope["out.w_0"], p["out.w_0"])
-    for shape in ([1, 1], [4, 2], [3, 1]):  # nothing that would only be broadcast
+    for shape in ([1, 1], [4, 2], [3, 1]):  # fluid refuses shapes that need a broadcast
         with pytest.raises(ValueError, match=r"'out.w_0' has shape .*expected \[4, 1\];"):
             session.run(feed={"x": COLUMNS["x"], "out.w_0": np.ones(shape)})
     with pytest.raises(ValueError, match=r"'out.b_0' has shape \[24\], expected \[1\];"):
@@ -143,12 +143,12 @@ def test_row_30_results_of_operators_and_loops_are_edges():
     session, x = fluid.Session(loop), np.array([[1.0, 2.0]], "float32")
     (states,) = session.run(feed={"x": x}, fetch="state")
     np.testing.assert_allclose(states, [x * 2, x * 4, x * 8])
-    (last,) = session.run(feed={"x": x, "state": x * 7}, fetch="last")  # in every step
+    (last,) = session.run(feed={"x": x, "state": x * 7}, fetch="last")  # the override applies in every step
     np.testing.assert_allclose(last, x * 7)
 
 
 def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
-    """Run locally or remotely, on one device or several: one argument changes, and all calls stay equal."""
+    """Run locally, on several devices and remotely; only one argument differs, and all calls are equal."""
     on_four_devices("row_31")
     params = fluid.Session(inference_program).params()
     fluid.io.save_inference_model(tmp_path / "line.fluid", inference_program, params, platforms=["cpu"])
@@ -200,12 +200,12 @@ def test_row_31_a_trainer_that_runs_elsewhere(tmp_path):
 
 
 def test_row_32_devices_are_strings(on_four_devices):
-    """Name devices by strings: one, several or all, which several sessions may share."""
+    """Select one, several or all devices by strings; several Sessions may use one device."""
     on_four_devices("row_32")
 
 
 def test_row_32_devices_in_every_spelling(tmp_path):
-    """Name devices by a jax.Device, capitals, a string of several devices or a list, without `parallel=`."""
+    """Select devices by a jax.Device, capitals, a string of several devices or a list, without `parallel=`."""
     python(
         """
         import jax
@@ -227,7 +227,7 @@ def test_row_32_devices_in_every_spelling(tmp_path):
 
 
 def test_row_33_configuration_belongs_to_a_run(tmp_path):
-    """Configure each run by its arguments, which the program does not know."""
+    """Configure devices and precision by arguments of the Trainer and the Inferencer; the program does not change."""
     precise = fluid.Trainer(train_program, SGD, place="cpu", seed=3)
     coarse = fluid.Trainer(train_program, SGD, parallel=True, precision="bfloat16", seed=3)
     for trainer in (precise, coarse):
@@ -248,7 +248,7 @@ def test_row_34_close_releases_and_jobs_start_and_stop():
 
     def allocated():
         gc.collect()
-        return sum(array.size > 2 for array in jax.live_arrays())  # counters and random keys apart
+        return sum(array.size > 2 for array in jax.live_arrays())  # counters and random keys are smaller
 
     before = allocated()
     session = fluid.Session(minimized)
@@ -299,15 +299,15 @@ def test_row_35_save_and_load_all_or_some(tmp_path):
     after = [float(session.step({"x": COLUMNS["x"]})[0]) for _ in range(3)]
 
     again = fluid.Session(program, seed=9)
-    again.load(tmp_path / "all")  # with the velocities of Momentum
+    again.load(tmp_path / "all")  # the file also has the velocities of Momentum
     assert int(again.scope.step) == 1
     assert [float(again.step({"x": COLUMNS["x"]})[0]) for _ in range(3)] == after
 
     other = fluid.Session(program, seed=9)
     head = np.asarray(other.scope["head.w_0"])
     with pytest.raises(fluid.errors.ParameterError, match="head.w_0"):
-        other.load_params(tmp_path / "body")  # strict: a part is not all
-    assert not np.array_equal(other.scope["body.w_0"], saved["body.w_0"])  # and nothing has changed
+        other.load_params(tmp_path / "body")  # the file lacks the head
+    assert not np.array_equal(other.scope["body.w_0"], saved["body.w_0"])  # the failed load changed nothing
     report = other.load_params(tmp_path / "body", skip=["head.*"])
     assert sorted(report.taken) == ["body.b_0", "body.w_0"]
     np.testing.assert_array_equal(other.scope["body.w_0"], saved["body.w_0"])
@@ -317,7 +317,7 @@ def test_row_35_save_and_load_all_or_some(tmp_path):
 
 
 def test_row_35_a_subset_is_loaded_by_names(tmp_path):
-    """Load a part of a saved whole by names and globs, through each class that loads."""
+    """Load some arrays of a file by names and globs, with each class that loads files."""
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[3]), size=4, name="body")
@@ -343,7 +343,7 @@ def test_row_35_a_subset_is_loaded_by_names(tmp_path):
 
 
 def test_row_36_inference_is_another_target():
-    """Infer in a session that trains: no label is needed, and no state changes."""
+    """Infer between the steps of a training Session; no label is needed, and no state changes."""
     session = fluid.Session(minimized)
     for batch in minibatches(COLUMNS):
         session.step(batch)
@@ -355,7 +355,7 @@ def test_row_36_inference_is_another_target():
 
 
 def test_row_36_inference_needs_no_label_sequence():
-    """Infer with a tagger without its label sequence; a label sequence that does not fit is ignored."""
+    """Infer with a tagger without its label sequence; check that label sequences of wrong lengths are ignored."""
 
     def tagger():
         words = layers.data("words", shape=[1], dtype="int64", lod_level=1)

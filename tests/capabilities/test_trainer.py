@@ -1,4 +1,4 @@
-"""Rows 37 to 52 of CAPABILITIES: a simple API, as its users would try it (seed 004)."""
+"""Rows 37 to 52 of the requirements of 2017: a simple API, used as a user would use it."""
 
 import ast
 import inspect
@@ -19,11 +19,12 @@ from fluid import layers
 COLUMNS = data()
 HELD_OUT = data(rows=10, seed=1)
 SGD = fluid.optimizer.SGD(0.1)
-NUMBERS = iter(range(2, 100))  # a number is warned of once in a process
+# fluid warns about a number of processes only once, so each test uses another number.
+NUMBERS = iter(range(2, 100))
 
 
 def test_row_37_no_executor_no_startup_no_backward():
-    """Train with only a function, an optimizer and data; the execution is hidden."""
+    """Train with only a function, an optimizer and data; names such as Executor do not exist in fluid."""
     source = ast.walk(ast.parse(inspect.getsource(line_by_numpy)))
     used = {node.attr for node in source if isinstance(node, ast.Attribute)}
     assert not used & {"Executor", "Program", "Session", "minimize", "default_startup_program", "append_backward"}
@@ -111,7 +112,7 @@ def test_row_41_test_inside_a_handler():
 
         def on_event(event):
             if test and isinstance(event, fluid.EndStepEvent):
-                loss = trainer.test(minibatches(HELD_OUT, 3))["loss"]  # of 3, 3, 3 and 1 rows
+                loss = trainer.test(minibatches(HELD_OUT, 3))["loss"]  # minibatches of 3, 3, 3 and 1
                 p = trainer.params
                 guess = guess_of(p, HELD_OUT["x"])
                 losses.append((float(loss), ((guess - HELD_OUT["y"]) ** 2).mean()))
@@ -146,7 +147,7 @@ def test_row_42_an_inferencer_takes_function_and_parameters(in_tmp):
 
 
 def test_row_43_the_train_program_calls_the_inference_program(in_tmp):
-    """Compare names of values in the inference program, alone and inside the training program."""
+    """Check that trained parameters fit the inference function, which the training function calls."""
 
     def net():
         return layers.fc(layers.fc(layers.data("x", shape=[3]), size=4, act="tanh"), size=1)
@@ -155,7 +156,7 @@ def test_row_43_the_train_program_calls_the_inference_program(in_tmp):
         label = layers.data("y", shape=[1])
         return layers.mean(layers.square_error_cost(net(), label))
 
-    for cell in range(2):  # as a notebook cell that is run again
+    for cell in range(2):  # a notebook cell may run twice
         trainer = fluid.Trainer(training, SGD)
         trainer.train(minibatches(COLUMNS), feed_order=["x", "y"], progress=False)
         trainer.save_params(f"{cell}.params")
@@ -188,7 +189,7 @@ def test_row_45_saved_model_loads_without_the_function(in_tmp):
     trainer.train(minibatches(COLUMNS), progress=False)
     trainer.save_inference_model("line.fluid", platforms=["cpu"])
     plain = fluid.Trainer(train_program, SGD, params=trainer.params)
-    plain.save_inference_model("plain.fluid", platforms=["cpu"])  # finds the outputs that need no label
+    plain.save_inference_model("plain.fluid", platforms=["cpu"])  # exports the outputs that need no label
     expected = guess_of(trainer.params, COLUMNS["x"])
     for path in ("line.fluid", "plain.fluid"):
         inferencer = fluid.Inferencer(param_path=path)
@@ -200,7 +201,7 @@ def test_row_45_saved_model_loads_without_the_function(in_tmp):
 
 
 def test_row_45_function_loads_parameters_of_an_exported_model(tmp_path):
-    """Read a file of `save_inference_model` by `Inferencer(infer_func, param_path=)`, as in the thread."""
+    """Read a file of `save_inference_model` by `Inferencer(infer_func, param_path=)`, as the design of 2017 does."""
     trainer = fluid.Trainer(program_func=train_program, infer_func=inference_program, optimizer=SGD)
     trainer.save_inference_model(tmp_path / "image.model", platforms=["cpu"])
     inferencer = fluid.Inferencer(infer_func=inference_program, param_path=tmp_path / "image.model")
@@ -209,7 +210,7 @@ def test_row_45_function_loads_parameters_of_an_exported_model(tmp_path):
 
 
 def test_row_46_place_feed_order_num_epochs():
-    """Accept the arguments of PaddlePaddle with their meaning, by keyword and by position."""
+    """Check that the arguments of PaddlePaddle keep their meaning, by keyword and by position."""
     swapped = [[(y, x) for x, y in zip(batch["x"], batch["y"], strict=True)] for batch in minibatches(COLUMNS)]
     trainer = fluid.Trainer(train_program, SGD, place=fluid.CPUPlace())
     before, epochs = dict(trainer.params), []
@@ -231,7 +232,7 @@ def test_row_46_place_feed_order_num_epochs():
 
 
 def test_spellings_of_a_call_are_equivalent(in_tmp):
-    """Compare all spellings of a call in the threads and in programs of 2018."""
+    """Compare the results of all spellings of a call in the designs of 2017 and in programs of 2018."""
 
     def of_2018():
         guess = layers.fc(input=layers.data(name="x", shape=[3]), size=1, act=None, param_attr="w", bias_attr=False)
@@ -260,7 +261,7 @@ def test_spellings_of_a_call_are_equivalent(in_tmp):
 
 
 def test_row_47_custom_loops_run_below_the_trainer():
-    """Write custom loops below the Trainer, as for reinforcement learning, with equal numbers."""
+    """Write custom loops over a Session: compare REINFORCE with NumPy, and a plain training with a Trainer."""
 
     def act():
         return {
@@ -276,7 +277,7 @@ def test_row_47_custom_loops_run_below_the_trainer():
 
     random, session = np.random.default_rng(0), fluid.Session(act, learn)
     logits = np.array(session.scope["logits"], "float64")
-    for _ in range(40):  # REINFORCE for three arms, of which the last one pays
+    for _ in range(40):  # REINFORCE for a bandit: only the last of three arms pays
         (policy,) = session.run(act, {"one": [[1.0]]})
         expected = np.exp(logits) / np.exp(logits).sum()
         np.testing.assert_allclose(policy, expected, rtol=1e-3, atol=1e-5)
@@ -354,7 +355,7 @@ trainer.save_params(sys.argv[1])
 
 @pytest.mark.slow
 def test_row_50_distributed_by_environment(tmp_path):
-    """Train a script without code for processes in two processes, with the numbers of one process."""
+    """Launch a script without multi-process code in two processes; its parameters equal a single-process run."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     params = {}
@@ -373,14 +374,14 @@ def test_row_50_distributed_by_environment(tmp_path):
 
 @pytest.mark.parametrize("make", [lambda: fluid.Trainer(train_program, SGD), lambda: fluid.Session(minimized)])
 def test_row_50_a_forgotten_initialize_is_said(make, monkeypatch):
-    """Warn in an environment of several processes without a call of `initialize()`."""
+    """Warn if the environment describes several processes and the program has not called `initialize()`."""
     monkeypatch.setenv("FLUID_PROCESSES", str(2 + next(NUMBERS)))
     with pytest.warns(fluid.errors.FluidWarning, match="initialize"):
         make()
 
 
 def test_row_51_names_by_scope():
-    """Prefix names by a scope, and access the values inside the scope, as in the example of the thread."""
+    """Prefix names by a scope, and access the values inside the scope, as the design of 2017 does."""
 
     def program():
         with fluid.name_scope("generator") as generator:

@@ -38,7 +38,7 @@ def test_bfloat16_comes_back(tmp_path):
 
 
 def forged(path, array, shape=(4,), dtype="float32", content=None, compression=zipfile.ZIP_STORED, times=1):
-    """Write a file whose entry differs from the manifest."""
+    """Write a parameter file whose array may differ from the shape and dtype in its manifest."""
     file = io.BytesIO()
     np.lib.format.write_array(file, array, allow_pickle=False)
     listing = {"w": {"shape": list(shape), "dtype": dtype}}

@@ -1,4 +1,4 @@
-"""Files with valid checksums and meaningless JSON: each is read, or refused by an error of fluid."""
+"""Files with valid checksums and meaningless JSON: fluid reads each file, or raises a FluidError."""
 
 import copy
 import hashlib
@@ -18,14 +18,14 @@ from fluid.__main__ import main
 from fluid.checkpoint import integrity, newest_checkpoint, zip_entry
 from fluid.export import standalone
 
-# `make soak` replaces each member by each value; the ordinary suite runs a sample of these replacements.
+# `make soak` replaces each member of the JSON by each of `VALUES`; other runs test every 23rd replacement.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "23"))
 DEEP = "@deep"
 VALUES = [None, True, -1, 1.5, 10**30, "", "\x1b[2J", [], {}, [None], [-1], {"a": []}, DEEP]
 
 
 def places(value, place=()):
-    """Yield the path of each member of JSON, as keys and indices."""
+    """Yield the path of each member of a JSON value, as a tuple of keys and indices."""
     yield place
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, member in members:
@@ -33,7 +33,7 @@ def places(value, place=()):
 
 
 def mutated(text):
-    """Yield pairs: a description of one changed or removed member of JSON, and the changed text."""
+    """Yield pairs (description, JSON text): in each text, one member is replaced or removed."""
     whole = json.loads(text)
     count = 0
     for place in places(whole):
@@ -54,7 +54,7 @@ def mutated(text):
 
 
 class Found:
-    """A list of errors that are not a FluidError."""
+    """A collector of exceptions that are not a FluidError."""
 
     def __init__(self):
         self.raw = []
@@ -132,7 +132,7 @@ def test_row_38_bad_model_manifests_raise_fluid_errors(tmp_path, capsys):
 
 @pytest.fixture
 def kept(tmp_path):
-    """Return a Trainer with a checkpoint in the middle of an epoch, and the folder."""
+    """Return a Trainer, and its checkpoint folder, whose last checkpoint is in the middle of an epoch."""
     mine = trainer(tmp_path / "kept", config={"step_interval": 4, "keep_best": ("loss", "min")})
     mine.train(arrays())
     shutil.rmtree(tmp_path / "kept" / "6")

@@ -1,4 +1,4 @@
-"""Renaming of parameters from file names to program names: globs, numbers, and refused patterns."""
+"""Renaming of parameters, from their names in a file to their names in a program: globs, numbers, refused patterns."""
 
 import fnmatch
 

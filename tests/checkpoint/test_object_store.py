@@ -1,4 +1,4 @@
-"""Checkpoints in object stores: unsealed steps do not count, damage is found, and the last of two trainers writes."""
+"""Checkpoints in object stores: an unsealed checkpoint does not count, damage is found, the later trainer writes."""
 
 import sys
 import tempfile
@@ -31,7 +31,7 @@ def empty_store():
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Return the objects of a store with the checkpoints 2 and 4, without the address."""
+    """Return the files of the checkpoints of steps 2 and 4: bytes by relative path."""
     folder = Folder(tmp_path_factory.mktemp("written"))
     for step in (2, 4):
         folder.write(step, {"w": np.full(3, step, "float32")}, {"note": step, "score": None})
@@ -45,7 +45,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def folder(written):
-    """Return a writable folder in a store that holds the objects of `written`."""
+    """Yield a writable checkpoint folder in an object store; it contains the files of `written`."""
     for name, data in written.items():
         STORE.pipe_file(f"/bucket/run/{name}", data)
     found = RemoteFolder(ADDRESS)
@@ -89,7 +89,7 @@ def test_nothing_is_written_outside_of_the_temporary_folder(folder, key, tmp_pat
 
 
 class Killed(BaseException):
-    """A simulated end of the process, without any cleanup."""
+    """An exception that simulates the sudden end of a process."""
 
 
 def test_row_64_killed_upload_leaves_no_checkpoint(folder, monkeypatch):
@@ -163,7 +163,7 @@ def test_addresses_and_uses_that_cannot_be_are_refused(monkeypatch):
 
 
 class PowerCut(Exception):
-    """An exception that ends a training without a last save."""
+    """An exception that ends a training before its last checkpoint."""
 
 
 def interrupted(address, count, **config):
@@ -175,7 +175,7 @@ def interrupted(address, count, **config):
 
 @pytest.fixture(scope="module")
 def whole():
-    """Return the state after an uninterrupted training."""
+    """Return the state after an uninterrupted training of two epochs."""
     alone = trainer()
     alone.train(arrays(), num_epochs=2)
     return state(alone)

@@ -56,7 +56,7 @@ def test_the_same_arrays_make_the_same_bytes(tmp_path):
 
 
 class Net(linen.Module):
-    """The net of `program` in Flax, which names the arrays after its modules."""
+    """The net of `program`, written in Flax; its parameters have names such as `params.Dense_0.kernel`."""
 
     @linen.compact
     def __call__(self, x):
@@ -66,7 +66,7 @@ class Net(linen.Module):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """Return a file of the parameters of `Net`, and the output of `Net`."""
+    """Write the parameters of `Net` to a file; return the path, an input, and the output of `Net`."""
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     net = Net()
     variables = net.init(jax.random.key(3), x)

@@ -1,4 +1,4 @@
-"""`fluid.io.load_state_dict`: weights of other libraries, by a table of names."""
+"""The function `fluid.io.load_state_dict`: it loads weights of other libraries by a table of names."""
 
 import sys
 
@@ -80,7 +80,7 @@ def test_fused_weight_splits_after_transposition():
     def attention():
         return layers.multi_head_attention(layers.data("x", shape=[5, 4]), num_heads=2, bias_attr=False, name="a")
 
-    fused = np.arange(48, dtype="float32").reshape(12, 4)  # as in_proj_weight of torch.nn.MultiheadAttention
+    fused = np.arange(48, dtype="float32").reshape(12, 4)  # the layout of in_proj_weight in PyTorch
     with fluid.Session(attention) as session:
         table = {"in": (["a.w_0", "a.w_1", "a.w_2"], "transpose"), "out": "a.w_3"}
         fluid.io.load_state_dict(session, {"in": fused, "out": np.eye(4, dtype="float32")}, table)
@@ -89,7 +89,7 @@ def test_fused_weight_splits_after_transposition():
 
 
 def test_axes_reorder_a_convolution():
-    kernel = np.random.default_rng(0).normal(size=(3, 2, 1, 4)).astype("float32")  # as of Keras
+    kernel = np.random.default_rng(0).normal(size=(3, 2, 1, 4)).astype("float32")  # the layout of Keras
 
     def convolve():
         return layers.conv2d(layers.data("x", shape=[1, 8, 8]), 4, (3, 2), bias_attr=False)

@@ -53,7 +53,7 @@ TRAIN = ["train", "net.py:train_program", "--data", "train.csv"]
 
 @pytest.fixture
 def folder(in_tmp, monkeypatch):
-    """Return a folder with programs, parameters of a line, and the data as CSV and as Parquet."""
+    """Write programs, parameters, and data as CSV and Parquet to the current folder; yield the inputs `[40, 2]`."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -74,7 +74,7 @@ def folder(in_tmp, monkeypatch):
 
 
 def given(*arguments):
-    """Parse a command line."""
+    """Parse a command line, and return the parsed arguments."""
     return parser().parse_args(arguments)
 
 
@@ -84,7 +84,7 @@ def read_csv(text):
     return dict(zip(names, np.array(rows, "float32").T, strict=True))
 
 
-# train
+# Tests of `fluid train`.
 
 
 def test_train_equals_a_trainer_by_hand(folder, capsys):
@@ -96,7 +96,7 @@ def test_train_equals_a_trainer_by_hand(folder, capsys):
     data = np.loadtxt("train.csv", delimiter=",", skiprows=1).astype("float32")
     by_hand = fluid.Trainer(net.train_program, fluid.optimizer.SGD(0.05))
     rows = [{"x": row[:2], "target": row[2:]} for row in data]
-    by_hand.train(fluid.reader.batch(rows, 64), num_epochs=3)  # one minibatch: the order has no effect
+    by_hand.train(fluid.reader.batch(rows, 64), num_epochs=3)  # one minibatch has all rows, so the order is irrelevant
     found, _ = fluid.io.load_arrays("net.params")
     for name, value in by_hand.params.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
@@ -152,10 +152,10 @@ def test_settings_come_by_their_precedence(in_tmp):
     values = train.settings(
         given("train", "--config", "run.toml", "--set", "epochs=4", "--set", "seed=5", "--seed", "6")
     )
-    assert values["batch_size"] == 64  # the default
-    assert values["lr"] == 0.5 and values["optimizer"] == "Momentum"  # the file
-    assert values["epochs"] == 4  # --set
-    assert values["seed"] == 6  # the command line
+    assert values["batch_size"] == 64  # this is the default
+    assert values["lr"] == 0.5 and values["optimizer"] == "Momentum"  # run.toml sets these values
+    assert values["epochs"] == 4  # --set overrides run.toml
+    assert values["seed"] == 6  # the option --seed overrides --set
     assert values["optimizer.momentum"] == 0.8 and values["column.label"] == "species"
 
 
@@ -180,7 +180,7 @@ def test_wrong_settings_of_a_file_are_named(text, why, folder, capsys):
     assert why in capsys.readouterr().err
 
 
-# errors with the corrected command
+# Tests of errors that show the corrected command.
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_wrong_commands_name_the_missing_input(arguments, why, folder, capsys):
 
 
 def words():
-    """Write sentences of two lengths, and an embedding in which the vector of a word is its number."""
+    """Write a file of two sentences, and a file with an embedding in which the vector of word i is `[i]`."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -265,13 +265,13 @@ def words():
     save_arrays("words.params", {"embedding_0.w_0": np.arange(10, dtype="float32")[:, None]})
 
 
-# test and predict
+# Tests of `fluid test` and `fluid predict`.
 
 
 def test_metrics_equal_numpy(folder, capsys):
     command = ["test", "net.py:train_program", "--params", "line.params", "--data", "train.csv", "--batch-size", "7"]
     assert main([*command, "--json"]) == 0
-    # The bias of the first output is 0.5, and the target has no bias.
+    # One of two outputs differs from its target by the bias 0.5, so the mean squared error is 0.125.
     np.testing.assert_allclose(json.loads(capsys.readouterr().out)["loss"], 0.125, rtol=1e-4)
     assert main(command) == 0
     assert capsys.readouterr().out == "loss  0.125\n"
@@ -345,7 +345,7 @@ def test_export_takes_a_checkpoint(folder, capsys):
     assert pathlib.Path("a.fluid").read_bytes() == pathlib.Path("b.fluid").read_bytes()
 
 
-# inspect, doctor, completion, new
+# Tests of `fluid inspect`, `fluid doctor`, `fluid completion` and `fluid new`.
 
 
 def test_inspect_as_json(folder, capsys):
@@ -396,7 +396,7 @@ def test_doctor_knows_the_extras_of_the_package():
 
 
 def completed(script, *words):
-    """Return the words that bash completes to."""
+    """Return the words that bash offers to complete the last word."""
     line = f'COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _fluid; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{line}"], capture_output=True, text=True, check=True)
     return done.stdout.split()
@@ -407,7 +407,7 @@ def test_bash_completes_commands_and_options(capsys):
     script = capsys.readouterr().out
     assert completed(script, "fluid", "tr") == ["train"]
     assert completed(script, "fluid", "train", "--ep") == ["--epochs"]
-    assert completed(script, "fluid", "train", "net") == []  # files, by the default of bash
+    assert completed(script, "fluid", "train", "net") == []  # no word of fluid, so bash completes file names
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -438,7 +438,7 @@ def test_the_code_of_a_new_project_is_tidy(in_tmp):
     assert subprocess.run([*ruff, "format", "--check", *settings], cwd="flowers").returncode == 0
 
 
-# every command
+# Tests of properties of every command.
 
 
 COMMANDS = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
@@ -460,7 +460,7 @@ def test_a_closed_pipe_leaves_no_traceback(arguments, in_tmp):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "fluid", *arguments.split()]
-    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # otherwise argparse ignores the error, and --help returns 0
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # with unbuffered output, argparse would ignore the error
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=buffered)
     os.close(writing)
     assert not done.stderr and done.returncode == 141
@@ -479,12 +479,12 @@ def test_control_c_ends_without_a_traceback(monkeypatch):
     assert main(["doctor"]) == 130
 
 
-# whole runs
+# Tests of several commands, one after the other, in a shell.
 
 
 @pytest.fixture
 def shell(in_tmp, monkeypatch):
-    """Return a function that runs lines in bash, with `fluid` and `python` of this test."""
+    """Return a function that runs lines in bash, where `fluid` and `python` use the interpreter of this test."""
     (in_tmp / "bin").mkdir()
     for name, call in (("fluid", "-m fluid "), ("python", "")):
         path = in_tmp / "bin" / name
@@ -571,7 +571,7 @@ def test_every_block_of_the_page_runs(shell):
         if "fluid serve" not in block:
             shell(block, "flowers")
             continue
-        command = block.replace("--port 8000", "--port 0")  # another port than any that is in use
+        command = block.replace("--port 8000", "--port 0")  # port 0 selects a free port
         with served(command, "flowers") as url, urllib.request.urlopen(f"{url}/v2/health/ready") as answer:
             assert answer.status == 200
     (settings,) = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)

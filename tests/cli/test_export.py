@@ -1,4 +1,4 @@
-"""`python -m fluid export`, and `inspect` of the exported file."""
+"""The commands `fluid export` and `fluid inspect`: export of a program, and a report about the exported file."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ class Nets:
 
 @pytest.fixture
 def here(in_tmp, monkeypatch):
-    """Return a folder with a program and its parameters."""
+    """Write a program and its parameters to the current folder, and yield the program function."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     (in_tmp / "neighbour.py").write_text("WIDTH = 3")
     (in_tmp / "nets.py").write_text(SOURCE)

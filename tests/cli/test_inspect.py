@@ -1,4 +1,4 @@
-"""`python -m fluid inspect` and `summary`: reports about whole and damaged checkpoints, files and programs."""
+"""The commands `fluid inspect` and `fluid summary`: reports about whole or damaged checkpoints, files and programs."""
 
 import json
 import pathlib
@@ -75,7 +75,7 @@ class Nets:
 
 @pytest.fixture
 def net(in_tmp, monkeypatch):
-    """Write a file with programs to the current directory."""
+    """Write a file with programs to the current folder, and yield the name of its module."""
     monkeypatch.setattr(sys, "path", [str(in_tmp), *sys.path])
     monkeypatch.delitem(sys.modules, "some_net", raising=False)
     (in_tmp / "some_net.py").write_text(NET)

@@ -1,4 +1,4 @@
-"""`one_hot` and `embedding` that append a dimension, compared with the layers that replace a dimension."""
+"""`fluid.one_hot` and `fluid.embedding`, which append a dimension: results, and comparison with `layers.embedding`."""
 
 import numpy as np
 import pytest

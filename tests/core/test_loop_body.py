@@ -56,7 +56,7 @@ def test_named_values_inside_are_invisible_outside():
 
 @pytest.mark.parametrize("depth", [1, 4])
 def test_the_first_run_is_remembered(depth):
-    """Count the runs of nested bodies: each level runs once more than the level around it, not twice as often."""
+    """Count the runs of the innermost body: one more for each level of nesting, and not twice as many."""
     runs = []
 
     def nested(level):
@@ -69,7 +69,7 @@ def test_the_first_run_is_remembered(depth):
         return function
 
     program = fluid.Program(lambda: once(nested(1), layers.data("x", [3])))
-    assert len(runs) == 2 * (depth + 1)  # with two stand-ins for the batch
+    assert len(runs) == 2 * (depth + 1)  # discovery runs with two batch sizes
     runs.clear()
     program.apply(program.init(jax.random.key(0)), {"x": X}, key=None)
     assert len(runs) == 1

@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 
 
 def ran(function, feed=None):
-    """Return the outputs of a program function that takes the feed x."""
+    """Return the outputs of a program function for `feed`, by default x = X."""
     return fluid.Session(function).run(feed={"x": X} if feed is None else feed)
 
 
@@ -56,7 +56,7 @@ def test_scopes_inside_and_opened_again():
 
 
 def adversarial(whose):
-    """Return a program that trains the parameters of one of two name scopes."""
+    """Return a program that trains only the parameters of the name scope `whose`, "g" or "d"."""
 
     def program():
         x = layers.data("x", shape=[4])
@@ -88,7 +88,7 @@ def test_parameters_of_a_scope_form_a_parameter_list(whose, names):
 
 
 def test_parameters_are_arrays_of_the_program_with_gradients():
-    """Write a penalty on the parameters of a scope; the gradient equals the derivative of its formula."""
+    """Add a penalty on the parameters of a scope to the loss; compare its gradient with the derivative by hand."""
 
     def program():
         x = layers.data("x", shape=[4])

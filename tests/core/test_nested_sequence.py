@@ -1,4 +1,4 @@
-"""NestedSequenceBatch: equal rows in every form, and a program over two levels."""
+"""NestedSequenceBatch: conversions that keep the rows, and a program with two levels of sequences."""
 
 import hypothesis.strategies as st
 import jax

@@ -1,4 +1,4 @@
-"""Discovery, names, named values and purity of Programs."""
+"""Programs: discovery, names, named values and purity."""
 
 import functools
 import os
@@ -208,7 +208,7 @@ def test_number_instead_of_a_function_is_refused():
 def test_layer_errors_name_layer_and_user_line():
     def program():
         x = fluid.layers.data("x", shape=[])
-        return fluid.layers.fc(x, size=3, name="head")  # this line
+        return fluid.layers.fc(x, size=3, name="head")  # the error names this line
 
     with pytest.raises(errors.ShapeError) as caught:
         fluid.Program(program)
@@ -278,7 +278,7 @@ def test_two_threads_may_trace_at_once():
             return fluid.layers.fc(x, size=size)
 
         found[size] = fluid.Program(program)
-        assert found[size].outputs  # which another run shows
+        assert found[size].outputs  # reading the outputs runs `program` again
 
     threads = [threading.Thread(target=trace, args=(size,)) for size in (2, 3)]
     for thread in threads:

@@ -21,7 +21,7 @@ def batch(*shape, seed=0, lengths=(3, 1)):
 
 
 def check(got, want, lengths):
-    """Compare with the results of single rows."""
+    """Check that `got` is a SequenceBatch with these lengths, and that its rows equal the rows in `want`."""
     assert isinstance(got, fluid.SequenceBatch) and [int(n) for n in got.lengths] == [int(n) for n in lengths]
     for row, expected in zip(got.rows(), want, strict=True):
         np.testing.assert_allclose(row, expected, rtol=1e-5)
@@ -93,7 +93,7 @@ def test_equality_leaves_identity_alone():
     x, y = batch(), batch()
     assert len({x, y, x}) == 2 and x in [x, y]
     with pytest.raises(errors.ArgumentTypeError, match="neither true nor false"):
-        assert x in [y]  # y == x is a truth value for each step
+        assert x in [y]  # y == x has a truth value for each step
 
 
 def test_operators_in_jit_have_finite_gradients():

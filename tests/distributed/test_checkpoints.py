@@ -1,4 +1,4 @@
-"""Checkpoints of several processes: an error in a part fails the checkpoint; threads simulate the processes."""
+"""Multi-process checkpoints: an error in one process fails the checkpoint; threads simulate the processes."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ from fluid.trainer.checkpoint.writer import Writer
 
 @pytest.fixture
 def part(monkeypatch):
-    """Write parts as plain files, since Orbax sees all threads as one process; `part.happens` may fail."""
+    """Write parts as plain files, since Orbax sees all threads as one process; tests raise errors in `part.happens`."""
     found = types.SimpleNamespace(happens=lambda index, temporary: None)
 
     def write(temporary, arrays, copied):
@@ -153,7 +153,7 @@ def test_error_in_a_single_process_is_unchanged():
 
 
 def saved(folder, steps, timeout=20, without=None):
-    """Save steps in each process except `without`; return the last `base` and `known` of each process."""
+    """Save checkpoints of `steps` in each process except `without`; return `base` and `known` of each Writer."""
 
     def work(group):
         if group.index == without:
@@ -173,7 +173,7 @@ def test_row_62_all_processes_know_the_same_checkpoints(tmp_path, part, caplog):
     with caplog.at_level(logging.ERROR, logger="fluid"):
         assert saved(Folder(tmp_path), [2, 4, 6, 8]) == [(8, {4, 8})] * 3
     failure = "checkpoint 6 failed: CheckpointError: the parts of a checkpoint: process 2 has failed"
-    assert [message[: len(failure)] for message in caplog.messages] == [failure] * 3  # each process logs it
+    assert [message[: len(failure)] for message in caplog.messages] == [failure] * 3  # one for each process
 
 
 def test_row_61_timed_out_thread_fails_the_next_save(tmp_path, part):

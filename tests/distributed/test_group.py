@@ -110,7 +110,7 @@ def test_row_59_unshared_folder_is_refused(tmp_path):
 
 
 class Ended(Exception):
-    """A simulated end of a process, with its exit status."""
+    """An exception that simulates the end of a process; its argument is the exit status."""
 
 
 def test_row_54_failing_process_ends_all_with_the_reason(monkeypatch, capsys):
@@ -133,7 +133,7 @@ def test_row_54_failing_process_ends_all_with_the_reason(monkeypatch, capsys):
 
 
 class Process:
-    """The state of one process that an Agreement uses."""
+    """A simulated process with the signals, the progress and the callbacks that an Agreement uses."""
 
     def __init__(self, group, stopping=False, pausing=False, received=None):
         self.did = []

@@ -18,7 +18,7 @@ from fluid.checkpoint.folder import Folder
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Return the output lines of a single process, and its final parameters."""
+    """Train in a single process; return its output lines and its final parameters."""
     folder = tmp_path_factory.mktemp("alone")
     process_training.main(folder)
     lines = (folder / "0.said").read_text().splitlines()
@@ -26,7 +26,7 @@ def alone(tmp_path_factory):
 
 
 def check_same(alone, folder, lines):
-    """Check for the minibatches, test results and parameters of a single process."""
+    """Check that minibatches, test results and parameters equal the ones of a single process."""
     expected, _ = alone
     assert steps(lines) == steps(expected)
     numbers = [[float(word) for word in line.split()[1:]] for line in (lines[-3], expected[-3])]
@@ -48,7 +48,7 @@ def test_row_52_and_62_two_processes_equal_single_training(alone, tmp_path):
     assert code == 0, log
     check_same(alone, tmp_path, said[0])
     assert steps(said[1]) == steps(said[0]) and said[1][-3:] == said[0][-3:]
-    # Each process reads half of the rows of an even minibatch, and all rows of the last one, which is odd.
+    # Each process reads half of the rows of a full minibatch, and all rows of the last one, which has an odd size.
     worked = f"worked {process_training.EPOCHS * (process_training.ROWS // process_training.BATCH * 4 + 5)}"
     assert worked in said[0] and worked in said[1]
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + process_training.EPOCHS
@@ -57,14 +57,14 @@ def test_row_52_and_62_two_processes_equal_single_training(alone, tmp_path):
 
 def check_parts(folder, lines):
     """Check that two processes wrote parts of the last checkpoint, and that one process reads the checkpoint."""
-    # The minibatch of the saved checksum.
+    # Only the minibatch is gathered from all processes, because a checkpoint has its checksum.
     assert f"gathered {process_training.BATCH}x1 {process_training.BATCH}x4" in lines
     parts = folder / str(process_training.STEPS) / "arrays"
     sizes = [sum(p.stat().st_size for p in (parts / f"ocdbt.process_{i}").rglob("*") if p.is_file()) for i in (0, 1)]
-    half = (
-        4 * process_training.WIDTH * 4 // 2
-    )  # bytes in a process of the first layer, and of each array of its optimizer state
-    assert min(sizes) > 2 * half  # of the parameter and two arrays of optimizer state, compressed
+    # Each process has half of the bytes of the first weight, and of each of its two arrays of optimizer state. The
+    # parts are compressed, so they may be smaller than these three halves.
+    half = 4 * process_training.WIDTH * 4 // 2
+    assert min(sizes) > 2 * half
     found = Folder(folder, read_only=True)
     assert found.flaw(process_training.STEPS) is None
     arrays = found.arrays(process_training.STEPS)
@@ -84,23 +84,24 @@ def test_row_53_and_60_and_63_other_count_continues_after_missing_seal(alone, tm
 
 def check_torn(alone, tmp_path, mode):
     """Start in one process, continue in two until process 1 is killed at step 14, and finish in one process."""
-    process_training.main(tmp_path, "begun")  # alone
+    process_training.main(tmp_path, "begun")  # in a single process
     assert Folder(tmp_path, read_only=True).newest_whole() == (8, {})
     seen = steps((tmp_path / "0.said").read_text().splitlines())
     shared = sorted(p for p in (tmp_path / "8").rglob("*") if p.is_file() and p.name != "fluid.seal")
-    shared[1].write_bytes(b"")  # which process 1 will check
+    shared[1].write_bytes(b"")  # damages a file that process 1 verifies
     said, log, code = launched(2, tmp_path, mode, "fsdp")
     assert code == 128 + signal.SIGKILL and "was ended by SIGKILL" in log, log
     assert "checkpoint 8 is damaged" in log and (tmp_path / "8.damaged").is_dir()
     assert min(steps(said[0])) == 6
     read = next(line.split()[1:] for line in said[1] if line.startswith("parts"))
-    assert "fc_0.w_0" in read and sum(name.endswith("/fc_0.w_0") for name in read) >= 2  # with its optimizer state
+    # Process 1 reads parts of the first weight and of its optimizer state.
+    assert "fc_0.w_0" in read and sum(name.endswith("/fc_0.w_0") for name in read) >= 2
     note(seen, steps(said[0]))
     assert not any(alive(pid) for pid in pids(tmp_path).values())
     (torn,) = tmp_path.glob("14.writing-*")
     assert {path.name for path in (torn / "arrays").iterdir()} >= {"ocdbt.process_0", "ocdbt.process_1"}
     assert not (tmp_path / "14").exists() and Folder(tmp_path, read_only=True).newest_whole() == (12, {})
-    process_training.main(tmp_path, "rest")  # alone
+    process_training.main(tmp_path, "rest")  # in a single process
     assert not torn.exists()
     lines = (tmp_path / "0.said").read_text().splitlines()
     assert min(steps(lines[len(said[0]) :])) == 12
@@ -145,12 +146,12 @@ def test_row_53_and_60_other_counts_continue_after_kill(alone, tmp_path, victim,
 @pytest.mark.full
 def test_row_53_and_60_single_process_continues_after_kill(alone, tmp_path):
     seen = check_killed(tmp_path, 1, "fsdp", [2])
-    process_training.main(tmp_path)  # alone
+    process_training.main(tmp_path)  # in a single process
     check_unbroken(alone, tmp_path, seen, (tmp_path / "0.said").read_text().splitlines())
 
 
 def check_killed(tmp_path, victim, parallel, counts):
-    """Launch processes repeatedly, and kill one process at a random moment; return the reported steps."""
+    """Launch a training for each number of processes in `counts`, and kill one process each time; return the steps."""
     moments = np.random.default_rng(victim)
     seen = {}
     for count in counts:
@@ -172,7 +173,7 @@ def check_killed(tmp_path, victim, parallel, counts):
 
 
 def check_unbroken(alone, tmp_path, seen, lines):
-    """Check that the steps of all launches have the minibatches of a single process."""
+    """Check that all launches together have the steps, minibatches and parameters of a single process."""
     note(seen, steps(lines))
     assert seen == steps(alone[0])
     assert not list(tmp_path.glob("*.writing*"))
@@ -274,7 +275,7 @@ def test_row_61_absent_process_times_out(tmp_path, monkeypatch):
 
 
 def note(seen, found):
-    """Merge the steps of several runs, and check that repeated steps have equal minibatches."""
+    """Add the steps `found` to `seen`, and check that repeated steps have equal minibatches."""
     assert all(seen.get(number, digest) == digest for number, digest in found.items())
     seen.update(found)
 

@@ -26,7 +26,7 @@ def port():
 
 
 def met(port, greetings, timeout=5.0):
-    """Run a rendezvous; return None or the error for each `(index, size, versions)`."""
+    """Run a rendezvous in threads; return None or the error message for each `(index, size, versions)`."""
     found = [None] * len(greetings)
 
     def run(number, index, size, versions):
@@ -166,7 +166,7 @@ def test_missing_initialize_warns_once(monkeypatch):
     monkeypatch.setenv("FLUID_PROCESSES", "1")
     fluid.Session(trained)  # a single process has no other processes
     monkeypatch.setenv("FLUID_PROCESSES", "4")
-    fluid.Session(lambda: fluid.layers.data("x", shape=[2]))  # computes results independently of others
+    fluid.Session(lambda: fluid.layers.data("x", shape=[2]))  # a program without training needs no other process
     with pytest.warns(
         fluid.errors.FluidWarning, match=r"FLUID_COORDINATOR=forgotten:1 is set.*initialize\(\)"
     ) as found:
@@ -208,7 +208,7 @@ def static_program():
 )
 @pytest.mark.parametrize(("variable", "value"), [("FLUID_COORDINATOR", "lost:{}"), ("FLUID_PROCESSES", "{}")])
 def test_forgotten_initialize_warns_in_every_door(monkeypatch, train, variable, value):
-    number = next(NUMBERS)  # fluid warns once about each environment
+    number = next(NUMBERS)  # fluid warns only once about a value
     monkeypatch.setenv(variable, value.format(number))
     with pytest.warns(fluid.errors.FluidWarning, match=rf"{variable}=.*{number} is set.*initialize\(\)"):
         train()

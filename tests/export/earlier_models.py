@@ -1,4 +1,4 @@
-"""Kept models of earlier versions: their programs and answers. `write()` wrote them once."""
+"""Model files that earlier versions of fluid wrote: their programs and recorded answers. `write()` wrote them once."""
 
 import pathlib
 
@@ -19,13 +19,13 @@ def noisy():
 
 
 def by_numbers():
-    """Build a program that is exported separately for each size."""
+    """Build a program that reads its sizes as numbers, so a separate function is exported for each size."""
     x = fluid.layers.data("x", shape=[2], lod_level=1)
     return fluid.layers.reduce_sum(x.data * np.linspace(0, 1, x.shape[1], dtype="float32")[None, :, None], dim=1)
 
 
-# "half" was written by a version that folded batch normalisations into the weights.
-# By file name: program or programs, options, and a feed for each entry point.
+# Each file name maps to a program or a dict of programs, the options of the export, and a feed for each entry point.
+# The file "half" was written by a version that folded batch normalisations into the weights.
 KEPT = {
     "dense": (digits, {}, {"predict": {"image": IMAGES}}),
     "half": (digits, {"precision": "bfloat16"}, {"predict": {"image": IMAGES}}),
@@ -41,7 +41,7 @@ KEPT = {
 
 
 def answers(name):
-    """Return the answers of a file as arrays by entry point and index, with the seed of all recorded calls."""
+    """Return the answers of a model file as float32 arrays; the keys are `NAME/ENTRY/INDEX`."""
     found = {}
     seed = 0 if name == "random" else None
     for entry, feed in KEPT[name][2].items():
@@ -53,7 +53,7 @@ def answers(name):
 
 
 def write():
-    """Write all files, except for existing files, which never change."""
+    """Write all files to a new folder; fail if the folder exists, because kept files never change."""
     FOLDER.mkdir(parents=True)
     found = {}
     for name, (programs, options, _) in KEPT.items():

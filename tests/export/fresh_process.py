@@ -1,4 +1,4 @@
-"""A process without program functions, which loads exported models and sends their answers."""
+"""A process without program functions: it loads exported models and sends their answers to the tests."""
 
 import base64
 import contextlib
@@ -15,24 +15,24 @@ import numpy as np
 
 
 def packed(results):
-    """Return dtype, shape and content of every array in results, as JSON."""
+    """Return the dtype, shape and content of every array in `results`, as a list that JSON can hold."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [[str(a.dtype), list(a.shape), base64.b64encode(a.tobytes()).decode()] for a in arrays]
 
 
 def unpacked(found):
-    """Return the arrays of a result of `packed`."""
+    """Return the arrays in a list that `packed` returned."""
     return [np.frombuffer(base64.b64decode(data), jnp.dtype(dtype)).reshape(shape) for dtype, shape, data in found]
 
 
 class Fresh:
-    """A client of the process."""
+    """A client of the process: it sends feeds and receives answers."""
 
     def __init__(self, process):
         self._process = process
 
     def infer(self, path, feeds, entry=None, fetch=None, seed=None):
-        """Return the answers to some feeds, each a list of arrays, and the number of compilations."""
+        """Return a list of arrays for each feed, computed by the process, and its number of compilations."""
         question = {"path": str(path), "feeds": feeds, "entry": entry, "fetch": fetch, "seed": seed}
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
@@ -45,7 +45,7 @@ class Fresh:
 
 @contextlib.contextmanager
 def started():
-    """Start the process in an empty folder, where no user module can be imported."""
+    """Start the process in an empty folder, where it can import no user module; yield its client."""
     root = pathlib.Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
@@ -58,7 +58,7 @@ def started():
 
 
 def answer(question):
-    """Load a model anew, and answer."""
+    """Load the model of a question; return its answers and the number of compilations."""
     import fluid
 
     inferencer = fluid.Inferencer(param_path=question["path"], entry=question["entry"], seed=question["seed"])
@@ -67,7 +67,7 @@ def answer(question):
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # the folder of this file, which has the programs
+    sys.path.pop(0)  # this entry is the folder of this file, from which the programs could be imported
     for line in sys.stdin:
         try:
             print(json.dumps(answer(json.loads(line))), flush=True)

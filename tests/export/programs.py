@@ -1,6 +1,7 @@
 """All programs to export: from the examples and the golden cases, with parameters and data.
 
-A golden case declares every size. Here its feeds follow the batch instead, where the program allows that.
+A golden case, a recorded result of PaddlePaddle Fluid, has feeds of fixed sizes. Here, the batch dimension of its feeds
+may have any size, if the program of the case allows this.
 """
 
 import fnmatch
@@ -21,15 +22,15 @@ import fluid
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
-# Programs that cannot be exported, and why. A test tries them, so that the list stays true.
+# Programs that cannot be exported, and the reasons. A test checks that each export fails, so that the list stays true.
 IMPOSSIBLE: dict[str, str] = {}
 
-# Programs that are exported for one size after the other, and why.
+# Programs that are exported as a separate function for each size, and the reasons.
 NOT_OPEN = {
     "golden/sequence/reshape_wide": "the steps of a sequence must be a multiple of something",
 }
 
-# Golden cases whose feeds keep their sizes, and why. A test tries to open them.
+# Golden cases whose feeds keep their recorded sizes, and the reasons. A test checks that other batch sizes fail.
 FIXED = {
     "optimizer/*": "a feed is as large as the parameter that it is multiplied by",
     "decay_clip/*": "a feed is as large as the parameter that it is multiplied by",
@@ -45,16 +46,16 @@ FIXED = {
     "sequence/lod_reset_offsets": "it names the rows",
     "names/expand_as_3d": "one feed has twice as many rows as the other",
 }
-# ... except for these cases, which match and have rows.
+# Cases that match a pattern of FIXED, and nevertheless allow any batch size.
 OPEN = ["optimizer/sparse_*"]
 
-# Golden cases that make sense for some batch sizes only, and why. Their feeds keep their sizes, too.
+# Golden cases that are valid for some batch sizes only, and the reasons. Their feeds keep their recorded sizes, too.
 SOME_SIZES = {
     "names/temporal_shift": "its rows are frames of videos of three",
     "names/crop_tensor": "it cuts given rows out of the batch",
 }
 
-# Examples without a program that could be exported, and why.
+# Examples that the tests of this folder do not export, and the reasons.
 NOT_DEPLOYED = {
     "bert_classifier": "`tests/peers` compares it with its original; `docs/fine-tuning.md` exports merged adapters",
     "gpt2": "`tests/peers` compares it with its original; write_characters exports a program that generates",
@@ -65,7 +66,7 @@ NOT_DEPLOYED = {
     "seq2seq_2018": "its programs are written down, and saved by the Executor as in 2018",
 }
 
-# The deployed program of each example: its file, and its name.
+# Names of exported examples, and functions from the module of an example to the program to export.
 EXAMPLE_PROGRAMS = {
     "fit_a_line": lambda module: module.inference_program,
     "recognize_digits.mlp": lambda module: module.mlp,
@@ -97,10 +98,10 @@ class Model:
     """A program to export.
 
     Attributes:
-      id: the id of its tests.
+      id: the name of the program in test ids.
       function: the program function.
-      arrays: parameters and states by name that replace the initial values.
-      data: arrays by feed, from which rows or steps are drawn; other feeds get random numbers.
+      arrays: values by name that replace the initial values of parameters and states.
+      data: arrays by feed name, from which rows or steps are drawn; all other feeds get random numbers.
     """
 
     id: str
@@ -121,7 +122,10 @@ class Model:
         return any(spec.lod_level for spec in self.program.feeds.values())
 
     def params(self):
-        """Return values of all parameters and states; constant initial values, which hide mistakes, are replaced."""
+        """Return a value for each parameter and state by name.
+
+        Random numbers replace constant initial values, because equal numbers would hide mistakes.
+        """
         random = np.random.default_rng(zlib.crc32(self.id.encode()))
         made = {}
         for name, spec in (self.program.parameters | self.program.states).items():
@@ -132,7 +136,7 @@ class Model:
         return made | {n: v for n, v in self.arrays.items() if n in made}
 
     def feed(self, rows, steps):
-        """Return data of `rows` rows, as nested lists; the longest sequence has `steps` steps."""
+        """Return a feed of `rows` rows as nested lists; the longest sequence has `steps` steps."""
         random = np.random.default_rng([zlib.crc32(self.id.encode()), rows, steps])
         lengths = random.integers(1, steps + 1, size=rows)
         lengths[random.integers(rows)] = steps
@@ -163,23 +167,23 @@ class Model:
 
 
 def examples():
-    """List the models of the examples."""
+    """Return a Model for each program in EXAMPLE_PROGRAMS."""
     return [Model(f"examples/{name}", pick(_module(name.partition(".")[0]))) for name, pick in EXAMPLE_PROGRAMS.items()]
 
 
 def golden_models():
-    """List the models of the golden cases."""
+    """Return a Model for each golden case that fluid can run."""
     return [golden(case) for case in cases_that_run()]
 
 
 def cases_that_run():
-    """List the golden cases that fluid can run; `golden_cases` has the reasons for the other cases."""
+    """Return the golden cases that fluid can run; `golden_cases.IMPOSSIBLE` has reasons for cases that are left out."""
     without = golden_cases.IMPOSSIBLE.keys() | {"integers/argsort_descending", "names/argsort_descending"}
     return [case for case in golden_cases.cases() if case.id not in without and not case.missing()]
 
 
 def golden(case):
-    """Return the model of a golden case."""
+    """Return the Model of a golden case, with its recorded parameters and feeds."""
     feeds = case.spec["feeds"]
     known = {} if "build_only" in case.spec else case.arrays("feed")
     data = {n: v[0] if feeds[n].get("per_step") else v for n, v in known.items()}
@@ -188,7 +192,7 @@ def golden(case):
 
 
 def is_fixed(case):
-    """Return whether the feeds of a golden case keep their sizes."""
+    """Return whether the feeds of a golden case keep their recorded sizes."""
     return matches(case, FIXED | SOME_SIZES) and not matches(case, OPEN)
 
 
@@ -198,7 +202,10 @@ def matches(case, patterns):
 
 
 def opened(case):
-    """Return the program function of a golden case; feeds with the row count of the first feed follow the batch."""
+    """Return the program function of a golden case, for any batch size.
+
+    The batch dimension is the first dimension of each feed that has as many rows as the first feed.
+    """
     feeds = case.spec["feeds"].values()
     lengths = [len(f["lengths"]) for f in feeds if "lengths" in f]
     sizes = [shape[0] for f in feeds if (shape := f["shape"][1:] if f.get("per_step") else f["shape"])]

@@ -1,4 +1,4 @@
-"""Exported models: content and readers of a file, entry points, refused files and options, and errors."""
+"""Exported models: answers, entry points, the content of a file, refused files and options, and errors."""
 
 import inspect
 import io
@@ -53,7 +53,10 @@ def params_of(function, seed=0):
 
 
 def close(first, second):
-    """Return whether results agree within 1e-6 of the largest number of each, or one step of half precision."""
+    """Return whether two results have equal dtypes and shapes, and almost equal numbers.
+
+    Numbers may differ by 1e-6 times the largest number of their array; in half precision, by its epsilon times that.
+    """
     pairs = zip(jax.tree.leaves(list(first)), jax.tree.leaves(list(second)), strict=True)
     return all(_close(np.asarray(a), np.asarray(b)) for a, b in pairs)
 
@@ -68,14 +71,14 @@ def _close(a, b):
 
 
 def same(first, second):
-    """Return whether results have the same bits."""
+    """Return whether two results have equal dtypes and bits."""
     pairs = zip(jax.tree.leaves(list(first)), jax.tree.leaves(list(second)), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() and a.dtype == b.dtype for a, b in pairs)
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """Return a model in a file, and the Inferencer of its function."""
+    """Export a model; return its file, and an Inferencer of its program function."""
     params = params_of(digits)
     fluid.io.save_inference_model(tmp_path / "digits.fluid", digits, params)
     return tmp_path / "digits.fluid", fluid.Inferencer(digits, params=params)
@@ -89,7 +92,7 @@ def trained():
     return trainer
 
 
-# Results
+# Tests of the answers of exported models.
 
 
 def test_exported_model_answers_as_its_function(saved):
@@ -130,7 +133,7 @@ def test_trainer_exports_only_the_fetched_values(trained, tmp_path):
 
 
 def test_row_40_training_layers_act_as_in_tests(trained, tmp_path):
-    """Compare with `trainer.test`: dropout is off and normalisation uses averages, so that rows are independent."""
+    """Compare with `trainer.test`: dropout is off and normalisation uses averages, so rows do not affect each other."""
     trained.save_inference_model(tmp_path / "digits.fluid", fetch=["prediction"])
     inferencer = fluid.Inferencer(param_path=tmp_path / "digits.fluid", bucket=False)
     tested = trained.test(fluid.reader.arrays({"image": IMAGES, "label": np.zeros((40, 1), "int64")}, batch_size=40))
@@ -176,7 +179,7 @@ def test_feed_with_unread_values_determines_the_rows(tmp_path):
 
     fluid.io.save_inference_model(tmp_path / "m", as_many_zeros, {}, fetch=["zeros_like_0", "zeros_like_1"])
     inferencer = fluid.Inferencer(param_path=tmp_path / "m")
-    assert list(inferencer.program.feeds) == ["s"]  # it has the rows of x
+    assert list(inferencer.program.feeds) == ["s"]  # the number of rows of "s" is also the number of rows of "x"
     zeros, sequences = inferencer.infer({"s": [[1.0, 2.0], [3.0], [4.0]]})
     assert zeros.shape == (3, 2) and sequences.lengths.tolist() == [2, 1, 1] and sequences.shape == (3, 4, 1)
 
@@ -202,10 +205,11 @@ def test_values_can_be_fed_and_fetched_by_name(saved, tmp_path):
     assert close(got, with_function.infer({"batch_norm_0.tmp_2": hidden}, fetch=["guess", "guess.w_0"]))
     assert set(export.load(path).arrays) == {"guess.w_0", "guess.b_0"}
     (guess,) = upper.infer({"batch_norm_0.tmp_2": hidden}, fetch=["guess"])
-    np.testing.assert_allclose(guess, got[0], rtol=1e-6)  # another program for XLA than the one that returns both
+    # XLA compiles a separate program for a single fetched value, so the last bits may differ.
+    np.testing.assert_allclose(guess, got[0], rtol=1e-6)
 
 
-# Entry points
+# Tests of models with several entry points.
 
 
 def encoder():
@@ -267,7 +271,7 @@ def test_feeds_and_fetches_of_several_entry_points(tmp_path, translator):
         fluid.io.save_inference_model(tmp_path / "m", programs, params, fetch=["logits"])
 
 
-# The file
+# Tests of the content of a file.
 
 
 def test_equal_programs_and_parameters_make_equal_bytes(saved, tmp_path):
@@ -307,7 +311,7 @@ def test_file_has_no_paths_of_its_machine(saved):
 
 
 def test_saved_parameters_omit_the_folder_of_the_model(saved, tmp_path):
-    """Omit the folder, so that a file has equal bytes on each machine."""
+    """Check that saved parameters do not name the folder of their model, so that bytes are equal on all machines."""
     path, _ = saved
     fluid.Inferencer(param_path=path).session.save_params(tmp_path / "x.params")
     manifest = zipfile.ZipFile(tmp_path / "x.params").read("manifest.json").decode()
@@ -392,12 +396,12 @@ def test_row_37_threads_get_the_right_answers(saved):
     assert wrong == []
 
 
-# Refused files
+# Tests of refused files.
 
 
 @pytest.fixture
 def no_deserializing(monkeypatch):
-    """Fail when anything is passed to the parser of functions."""
+    """Make deserialization fail, to check that a damaged file is refused before its functions are deserialized."""
 
     def deserialize(_):
         raise AssertionError("deserialized what is damaged")
@@ -417,7 +421,7 @@ def test_row_38_every_flipped_byte_is_refused_or_harmless(saved, no_deserializin
             manifest, entries = archive.read(saved[0])
         except errors.ArtifactError:
             continue
-        assert (manifest, entries) == whole, position  # a time stamp or a flag
+        assert (manifest, entries) == whole, position  # the changed byte is part of a time stamp or a flag
         harmless += 1
     assert harmless < len(content) / 61 / 10
 
@@ -460,7 +464,7 @@ def test_row_38_other_files_are_refused_within_a_second(tmp_path, content, no_de
 
 
 def rewritten(path, change):
-    """Change the entries of an exported model, and update the checksums, as an attacker would."""
+    """Change the manifest and entries of an exported model, and update the checksums, as an attacker would."""
     manifest, entries = standalone.read(path)
     change(manifest, entries)
     entries["manifest.json"] = json.dumps(manifest).encode()
@@ -492,7 +496,7 @@ def test_changed_manifest_with_valid_checksums_is_refused(saved, change, match):
 
 
 def test_array_orders_of_earlier_versions_are_ignored(saved):
-    """Ignore the orders, which were a hint for the CPU; the functions take the arrays as stored in the file."""
+    """Check that `orders` in the manifest has no effect: earlier versions wrote it as a hint for the CPU."""
     feed = {"image": IMAGES}
     (want,) = fluid.Inferencer(param_path=saved[0]).infer(feed)
     orders = {"guess.w_0": {"split": [64, 10], "axes": [1, 0]}}
@@ -510,15 +514,15 @@ def test_compressed_entries_are_refused_before_they_are_read(saved):
 
 
 def test_loading_runs_no_code_of_the_file(saved):
-    """Watch the audit events of Python: execution, compilation, unpickling and imports by name."""
-    fluid.Inferencer(param_path=saved[0])  # imports the modules of the first use
+    """Check the audit events of Python for code execution, compilation, unpickling, imports and opened files."""
+    fluid.Inferencer(param_path=saved[0])  # the first use imports modules, which raises audit events
     events = "exec compile import pickle.find_class os.system os.exec subprocess.Popen open".split()
     watching, seen = [True], []
     sys.addaudithook(lambda event, about: seen.append((event, about)) if watching and event in events else None)
     export.load(saved[0]).program()
-    exec("1")  # is seen, so other calls would be seen, too
+    exec("1")  # this call is recorded, so calls during the loading would be recorded, too
     watching.clear()
-    # NumPy reads the header of an array as a literal, which Python parses.
+    # Compilations for array headers are left out: NumPy reads a header as a Python literal, which runs no code.
     rest = [(event, about) for event, about in seen if not (event == "compile" and b"'descr'" in about[0])]
     assert [event for event, _ in rest] == ["open", "compile", "exec"], rest
     assert str(rest[0][1][0]) == str(saved[0])
@@ -559,7 +563,7 @@ def test_another_setting_of_jax(saved):
         fluid.Inferencer(param_path=saved[0])
 
 
-# Errors
+# Tests of errors.
 
 
 @pytest.mark.parametrize(
@@ -571,7 +575,7 @@ def test_row_36_bad_input_is_the_same_error(saved, feed):
     def complaint(inferencer):
         with pytest.raises(errors.FluidError) as caught:
             inferencer.infer(feed)
-        # The exported model has neither the lines of declarations nor the list of names.
+        # Only the beginnings are compared, because an exported model lacks lines of declarations and the list of names.
         return type(caught.value), re.split(r"declared at|Did you|Known|which nobody", str(caught.value))[0][
             -60:
         ].split()[:4]

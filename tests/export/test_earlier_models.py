@@ -1,4 +1,4 @@
-"""Exported models of earlier versions: every later version reads them."""
+"""Exported models of earlier versions: this version of fluid reads them and returns the recorded answers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Export of every program: a process without the program gives the answers of its function."""
+"""Export of every program: a process without the program function returns the answers of the function."""
 
 import os
 
@@ -23,7 +23,7 @@ from export.test_artifact import close
 import fluid
 from fluid import errors, export
 
-# With enough time, all golden programs run with all sizes; otherwise, every n-th golden program does.
+# The tests of all sizes run every STRIDE-th golden program; `make soak` sets 1, so that all golden programs run.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "12"))
 
 MODELS = {model.id: model for model in (*examples(), *golden_models()) if model.id not in IMPOSSIBLE}
@@ -36,7 +36,7 @@ def process():
 
 
 def check(model, process, path, sizes):
-    """Compare the results of the function here with the results of the file in the other process."""
+    """Export a model; check that the other process returns the results of its program function for all `sizes`."""
     params = model.params()
     fluid.io.save_inference_model(path, model.program, params)
     entry = export.load(path).entries["predict"]
@@ -53,14 +53,14 @@ def check(model, process, path, sizes):
 
 
 def all_sizes(model):
-    """List batch sizes from 1 to 17, and sequence lengths from 1 to 50."""
+    """Return pairs of a batch size, from 1 to 17, and a sequence length, from 1 to 50."""
     if model.has_steps:
         return [(1 + i % 17, 1 + i) for i in range(50)]
     return [(rows, 1) for rows in range(1, 18)] if model.has_rows else [(1, 1)]
 
 
 def by_length():
-    """Return a test parameter for each model; slow models, and all but the first of a family, are marked soak."""
+    """Yield a test parameter for each model; slow models, and all but the first of a family, are marked soak."""
     seen = set()
     for id in MODELS:
         family = id.rpartition("/")[0] if id.startswith("golden/") else id
@@ -69,7 +69,8 @@ def by_length():
         yield pytest.param(id, marks=[pytest.mark.soak] if long else [])
 
 
-@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # some golden programs update tables densely
+# Some golden programs update sparse tables densely, which warns.
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 @pytest.mark.parametrize("id", list(by_length()))
 def test_exported_program_answers_as_its_function(id, process, tmp_path):
     place = list(MODELS).index(id)
@@ -84,7 +85,7 @@ def test_exported_program_answers_at_all_sizes(id, process, tmp_path):
 
 
 def opens(case):
-    """Return whether the feeds of a golden case can follow the batch."""
+    """Return whether the program of a golden case runs with batch sizes other than the recorded size."""
     model = Model(case.id, opened(case))
     try:
         inferencer = fluid.Inferencer(model.program, params=model.params())

@@ -1,4 +1,4 @@
-"""Exported models without Python: IREE compiles and runs them, with the answers of an Inferencer."""
+"""Exported models without Python: IREE compiles and runs them, and returns the answers of an Inferencer."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ EXAMPLES = ["fit_a_line", "recognize_digits.conv", "word2vec", "recommender_syst
 
 @pytest.fixture
 def iree():
-    """Return a function that runs a tool of IREE, which `pip install 'fluid-jax[iree]'` installs."""
+    """Return a function that runs a tool of IREE; skip the test if IREE is not installed."""
     found = {name: shutil.which(name, path=TOOLS) or shutil.which(name) for name in ("iree-compile", "iree-run-module")}
     if missing := [name for name, path in found.items() if path is None]:
         pytest.skip(f"{missing[0]} is absent: pip install 'fluid-jax[iree]' (0.4 GB)")
@@ -33,7 +33,7 @@ def iree():
 
 
 def answers(run, folder, feeds, count):
-    """Run the compiled model on feeds, each one file; return its results."""
+    """Run the compiled model of a folder on the arrays in `feeds`; return its `count` results."""
     inputs = []
     for number, array in enumerate(feeds):
         np.save(folder / f"in{number}.npy", array)
@@ -81,7 +81,7 @@ def sampled():
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """Return the file of an exported model in the current folder."""
+    """Export a model to the current folder; return the name of the file."""
     monkeypatch.chdir(tmp_path)
     fluid.io.save_inference_model("model.fluid", sampled, {}, platforms=["cpu"])
     return "model.fluid"

@@ -1,4 +1,4 @@
-"""The default export of a Trainer: `infer_func`, or the outputs that do not depend on labels."""
+"""The default export of a Trainer: it exports `infer_func`, or else the outputs that do not depend on labels."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Export to ONNX: programs that jax2onnx supports give the answers of an Inferencer."""
+"""Export to ONNX: programs that jax2onnx supports return the answers of an Inferencer."""
 
 import importlib.util
 

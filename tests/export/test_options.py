@@ -1,4 +1,4 @@
-"""Options of an export: half the bytes, open sizes, one function for each size."""
+"""Options of an export: half precision, and sizes that are open or have a separate function for each size."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ IMAGES = RNG.normal(size=(9, 3, 8, 8)).astype("float32")
 
 
 def trained(function):
-    """Return parameters like trained ones: no mean is 0, and no scale is 1."""
+    """Return initial parameters; batch normalisation gets random numbers, as after a training."""
     return {
         name: np.random.default_rng(len(name)).uniform(0.5, 1.5, value.shape).astype("float32")
         if "batch_norm" in name
@@ -22,7 +22,7 @@ def trained(function):
     }
 
 
-# Half precision
+# Tests of exports in half precision.
 
 
 def attending():
@@ -33,7 +33,7 @@ def attending():
 
 
 def rated():
-    """Build a program with a table, a loop, and a state that stays in float32."""
+    """Build a program with a sparse table, a loop, and states that stay in float32."""
     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
     embedded = fluid.layers.embedding(words, size=[10, 4], is_sparse=True)
     rnn = fluid.layers.DynamicRNN()
@@ -57,7 +57,7 @@ def rated():
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_half_the_bytes_and_the_same_answers(function, feed, whole, tmp_path):
-    """Store parameters rounded, as a program of mixed precision reads them; states keep full precision."""
+    """Check that an export in bfloat16 stores rounded parameters and full states, and answers as an Inferencer."""
     params = trained(function)
     fluid.io.save_inference_model(tmp_path / "m", function, params, precision="bfloat16")
     found = export.load(tmp_path / "m")
@@ -94,11 +94,11 @@ def test_entry_points_share_rounded_parameters(tmp_path):
         )
 
 
-# Sizes
+# Tests of sizes.
 
 
 def by_numbers():
-    """Build a program that reads its sizes as numbers."""
+    """Build a program that reads its batch size and sequence length as numbers."""
     x = fluid.layers.data("x", shape=[2], lod_level=1)
     weights = np.linspace(0, 1, x.shape[1], dtype="float32")
     return fluid.layers.reduce_sum(x.with_data(x.data * weights[None, :, None]), dim=-1), x.data[:, 0] * len(x.data)

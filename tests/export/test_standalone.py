@@ -1,4 +1,4 @@
-"""The reader in every exported model: it runs without fluid, in an environment with jax and numpy only."""
+"""The file `standalone.py` in every exported model: it runs without fluid, with only JAX and NumPy installed."""
 
 import hashlib
 import importlib.metadata
@@ -20,7 +20,7 @@ from fluid.export import standalone
 
 RNG = np.random.default_rng(0)
 
-# Runs in that environment; reads questions, and prints the checksums of the answers as computed by `bits`.
+# This script runs in an environment without fluid: it reads feeds, and prints answers in the format of `bits`.
 PROGRAM = """
 import hashlib, json, sys
 import jax, numpy as np
@@ -43,13 +43,13 @@ print(json.dumps(answers))
 
 
 def bits(results):
-    """Return dtype, shape and checksum of every array in results."""
+    """Return the dtype, shape and checksum of every array in `results`."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [[str(a.dtype), list(a.shape), hashlib.sha256(a.tobytes()).hexdigest()] for a in arrays]
 
 
 def needed(*names):
-    """Return distributions and all their requirements."""
+    """Return the names of packages, and of all packages that they require."""
     found = []
     waiting = list(names)
     while waiting:
@@ -64,7 +64,7 @@ def needed(*names):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """Return the interpreter of an environment with only the requirements of the reader."""
+    """Return the interpreter of a virtual environment that has only JAX, NumPy and their requirements."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -75,13 +75,13 @@ def python(tmp_path_factory):
 
 
 def run(python, *arguments, folder, text=None):
-    """Run the interpreter in a folder, with no other folder on its path."""
+    """Run the interpreter in a folder, without PYTHONPATH; return the completed process."""
     outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run([python, *arguments], cwd=folder, input=text, capture_output=True, text=True, env=outside)
 
 
 def extracted(path, folder):
-    """Extract the reader of a model to a file; return the file."""
+    """Write `standalone.py` from an exported model to a folder."""
     with zipfile.ZipFile(path) as archive:
         (folder / "standalone.py").write_bytes(archive.read("standalone.py"))
 

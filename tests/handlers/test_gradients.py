@@ -1,4 +1,4 @@
-"""Values of the training step: handlers fetch any value, gradient norms and update ratios."""
+"""Values that handlers fetch from a training step: any value of the program, gradient norms and update ratios."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ class Fetching(fluid.Handler):
 
 
 def norms_by_hand(optimizer, steps):
-    """Return the gradient norms and update ratios of a linear model, computed in float64."""
+    """Return the gradient norm and update ratio of a linear model for each step, computed in float64."""
     params = {"w": np.asarray(make().params["fc_0.w_0"], "float64"), "b": np.zeros(1)}
     state = optimizer.init(params)
     found = []

@@ -1,4 +1,4 @@
-"""Handlers: each agrees with an independent source (csv and TensorBoard readers, PNG files, formulas, scripts)."""
+"""Handlers: their results agree with independent readers of CSV, TensorBoard and PNG files, formulas and scripts."""
 
 import csv
 import gzip
@@ -48,7 +48,7 @@ def reader(batch_size=16):
 
 
 class Scripted(fluid.Handler):
-    """A handler that announces one of the given values at the end of each epoch."""
+    """A handler that announces `values[epoch]` at the end of each epoch."""
 
     def __init__(self, values, name="test_loss"):
         self.values, self.name = values, name
@@ -142,7 +142,7 @@ def test_test_every_announces_metrics_under_its_name():
 
 
 def tagger():
-    """Build a model that evaluates the chunks of the fed tags."""
+    """Build a program that counts the chunks in two feeds of tags; its loss reads no feed."""
     found = fluid.layers.data("found", shape=[1], dtype="int64", lod_level=1)
     right = fluid.layers.data("right", shape=[1], dtype="int64", lod_level=1)
     weight = fluid.layers.create_parameter([1], "float32", "w")
@@ -160,7 +160,7 @@ TAGS = [{"found": [[0, 1, 2], [0, 4]], "right": [[0, 1, 2], [2, 4]]}]
 
 
 def tagging(monitor, metrics=CHUNKS):
-    """Return the trainer and the announced values of each test, trained while EarlyStopping follows `monitor`."""
+    """Train while EarlyStopping follows `monitor`; return the trainer, and the values that each test announced."""
     trainer = fluid.Trainer(tagger, fluid.optimizer.SGD(0.1))
     stopping = H.EarlyStopping(monitor, patience=2, mode="max")
     told = []
@@ -212,7 +212,7 @@ def test_unannounceable_metrics_raise_at_construction():
 
 
 def stops_after(values, patience, sign, min_delta):
-    """Return the number of trained epochs, computed independently of EarlyStopping."""
+    """Return the number of epochs until training stops, computed independently of EarlyStopping."""
     best, since = math.inf, 0
     for i, value in enumerate(values):
         since = 0 if sign * value < best - min_delta else since + 1
@@ -328,7 +328,7 @@ def test_csv_has_means_and_tests_per_epoch(tmp_path):
     path, recording = tmp_path / "log.csv", Recording()
     make().train(
         reader(), num_epochs=3, handlers=[recording, H.TestEvery(reader()), H.CSVLogger(path)]
-    )  # the test runs after the logger receives the end of the epoch
+    )  # the logger gets the end of an epoch before the test of this epoch runs
     rows = table(path)
     assert list(rows[0]) == ["epoch", "step", "loss", "root", "test_loss", "test_root"]
     assert [(row["epoch"], row["step"]) for row in rows] == [("0", "3"), ("1", "6"), ("2", "9")]
@@ -355,18 +355,20 @@ def test_the_csv_is_continued_without_repeated_rows(tmp_path):
     trainer = make()
     trainer.train(reader(), num_epochs=2, handlers=[H.CSVLogger(path)])
     trainer.session.save(tmp_path / "two")
-    trainer.train(reader(), num_epochs=1, handlers=[H.CSVLogger(path)])  # lost: only the first two epochs were saved
+    # The rows of this epoch must disappear, because only the state after the first two epochs was saved.
+    trainer.train(reader(), num_epochs=1, handlers=[H.CSVLogger(path)])
     with open(path, "a", encoding="utf-8") as file:
-        file.write("3,12,0.")  # killed in the middle of a row
+        file.write("3,12,0.")  # a process that is killed in the middle of a row leaves such a line
     trainer = make()
     trainer.session.load(tmp_path / "two")
     trainer.train(reader(), num_epochs=2, handlers=[H.CSVLogger(path)])
-    numbers = [{k: v for k, v in row.items() if k != "epoch"} for row in table(path)]  # epochs count within each call
+    # The column "epoch" is left out, because it counts the epochs within each call of `train`.
+    numbers = [{k: v for k, v in row.items() if k != "epoch"} for row in table(path)]
     assert numbers == [{k: v for k, v in row.items() if k != "epoch"} for row in table(whole)]
 
 
 def test_the_csv_of_another_training_is_moved_aside(tmp_path, caplog):
-    path, whole = tmp_path / "logs" / "log.csv", []  # the folder is not there yet
+    path, whole = tmp_path / "logs" / "log.csv", []  # the folder does not exist yet
     for epochs in (1, 2, 3):
         make().train(reader(), epochs, handlers=[H.CSVLogger(path)])
         whole.append(table(path))
@@ -507,7 +509,7 @@ def test_monitoring_rate_of_bare_optax_raises():
 
 
 def test_timer_splits_step_data_and_device_time(monkeypatch):
-    """Use a clock that the test sets: a reading takes 3 s, a step 5 s, a wait for the device 2 s."""
+    """Check the announced times with a fake clock: reading takes 3 s, a step 5 s, a wait for the device 2 s."""
     from fluid.handlers import timing
 
     now = 0.0
@@ -528,7 +530,7 @@ def test_timer_splits_step_data_and_device_time(monkeypatch):
         timer.end_step(fluid.EndStepEvent(0, step, fluid.Results([0.0])))
     assert [dict(zip(m.names, m, strict=True)) for m in announced] == [
         {"step_ms": 7000.0, "data_ms": 3000.0, "data_wait_ms": wait, "device_ms": 2000.0}
-        for wait in (3000.0, 1500.0, 1500.0)  # the first step does not count
+        for wait in (3000.0, 1500.0, 1500.0)  # the times of the first step are left out
     ]
 
 
@@ -567,7 +569,7 @@ def test_the_profiler_ends_with_the_training(tmp_path, fails):
 
 
 def pixels(data):
-    """Return the size and the raw bytes of a PNG with 8-bit colours and the five standard filters."""
+    """Return the size of a PNG file, and the decompressed bytes of its pixels."""
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     place, parts, size = 8, [], None
     while place < len(data):
@@ -593,7 +595,7 @@ def test_plot_changes_with_each_epoch(tmp_path):
     pictures.append(path.read_bytes())
     sizes, raw = zip(*map(pixels, pictures), strict=True)
     assert len(pictures) == 3 and len(set(raw)) == 3
-    assert sizes[-1] == (1350, 300)  # loss with test_loss, root with test_root, and the learning rate
+    assert sizes[-1] == (1350, 300)  # three plots: loss with test_loss, root with test_root, learning rate
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -717,7 +719,8 @@ def test_old_name_of_checkpoint_every_still_works(tmp_path):
     make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[Checkpoint()])
     for kind in (Checkpoint, CheckpointEvery):
         handler = kind()
-        make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[handler])  # continues at the end
+        # The training continues from the last checkpoint, so it only restores the state and runs no step.
+        make(checkpoint_config=config).train(reader(), num_epochs=1, handlers=[handler])
         assert handler.steps == 3, kind
 
 
@@ -749,7 +752,7 @@ def test_handlers_resume_with_the_training(tmp_path):
     plain.mkdir()
     broken.mkdir()
     trainer, *want = run(plain)
-    assert int(trainer.session.scope.step) == 15  # five epochs
+    assert int(trainer.session.scope.step) == 15  # EarlyStopping ends the training after five epochs
     for breaks in ((1, 1), (2, 2), (4, 0)):
         with pytest.raises(ZeroDivisionError):
             run(broken, breaks)
@@ -772,7 +775,7 @@ def test_stopped_training_does_not_warn_of_unmeasured_value(tmp_path):
 
     saving = H.SaveBest(tmp_path / "best.params", "test_loss")
     testing = H.TestEvery(reader(), every=1000)
-    trainer.train(reader(), handlers=[saving, testing], event_handler=stop)  # warnings are errors
+    trainer.train(reader(), handlers=[saving, testing], event_handler=stop)  # a warning would fail this test
     assert saving.best is None
     with pytest.warns(errors.FluidWarning, match="SaveBest follows 'test_loss', .* in a training of 3 steps"):
         trainer.train(reader(), handlers=[saving, testing])

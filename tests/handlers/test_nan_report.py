@@ -18,7 +18,7 @@ Y = X.sum(axis=1, keepdims=True)
 
 
 def line_of(function, text):
-    """Return the site (file, line and function) of the line of `function` that contains `text`."""
+    """Return the site `FILE:LINE in FUNCTION` of the line in `function` that contains `text`."""
     lines, first = inspect.getsourcelines(function)
     (number,) = [first + i for i, line in enumerate(lines) if text in line]
     return f"{__file__}:{number} in {function.__name__}"
@@ -58,7 +58,7 @@ def trained(program, columns, steps, optimizer=None, batch_size=8):
 
 
 def same(session, other):
-    """Return whether two sessions hold equal bits, with optimizer state and counters."""
+    """Return whether two sessions have equal parameters, optimizer state and counters, bit for bit."""
     found, want = session.state(), other.state()
     assert found.keys() == want.keys()
     return all(np.array_equal(found[name], want[name]) for name in want)
@@ -151,9 +151,9 @@ def mixed():
 
 
 def test_bad_row_within_a_batch_sum_is_found():
-    """Find the bad row by replaying parts of the minibatch, because a sum over the minibatch has no rows."""
+    """Check that replaying parts of the minibatch finds the bad row, because a sum over the minibatch has no rows."""
     x = X.copy()
-    x[19] = 3.5e9  # the fourth power of one column is finite, the sum over three columns is not
+    x[19] = 3.5e9  # the fourth power of one column is finite, but the sum over three columns overflows
     _, error = run(mixed, (x, Y), H.TerminateOnNaN(report=True))
     assert error.report.kind == "value" and error.report.name == "reduce_sum_0.tmp_0"
     assert error.report.rows == (3,)
@@ -192,7 +192,7 @@ def test_padding_is_not_blamed():
 
 
 def test_the_replay_draws_the_same_random_numbers():
-    """Use a log whose finiteness depends only on the dropout mask of the step."""
+    """Check that the report names the right rows when only the dropout mask of the step decides which rows overflow."""
     positive = fluid.ParamAttr(initializer=fluid.initializer.Constant(1.0), trainable=True)
 
     def program():
@@ -287,7 +287,7 @@ def test_nothing_is_compiled_after_the_first_epoch():
 
 
 def test_training_continues_after_a_nonfinite_step(tmp_path):
-    """Restore the last finite checkpoint after the error and train on."""
+    """Check that training can continue from the last finite checkpoint after the error."""
     x = X.copy()
     x[18] = np.inf
     config = fluid.CheckpointConfig(tmp_path / "saved", step_interval=1)
@@ -328,8 +328,8 @@ def test_nonfinite_sequence_gradient_names_its_row():
     assert (found.kind, found.name, found.rows) == ("gradient", "fc_0.tmp_0", (2,))
 
 
-# Loops: the third step of row 1 contains a zero divisor. Row 3 is shorter than three steps, so its padding must not be
-# blamed.
+# Data for programs with loops: in row 1, the third step contains a zero divisor. Row 3 has only two steps, so the
+# report must not blame the padding of row 3.
 STEPS = [RNG.uniform(0.5, 2.0, size=(n, 2)).astype("float32") for n in (5, 4, 5, 2)]
 DIVIDED = [step.copy() for step in STEPS]
 DIVIDED[1][2, 0] = 0
@@ -376,7 +376,7 @@ def backwards():
 
 
 def of_sequences(program, rows):
-    """Return the report of a training on two minibatches; the second minibatch consists of `rows`."""
+    """Train on two minibatches, the second of which has `rows`; return the report of the NonFiniteError."""
     trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.001))
     data = [(row, [1.0]) for row in [*STEPS, *rows]]
     with pytest.raises(errors.NonFiniteError) as caught:
@@ -385,7 +385,7 @@ def of_sequences(program, rows):
 
 
 def file_and_line(site):
-    """Return the file and line of a site; the function may be nested inside the program."""
+    """Return the file and line of a site, without its function, which may be nested inside the program function."""
     return site.rpartition(" in ")[0]
 
 

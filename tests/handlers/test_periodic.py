@@ -23,7 +23,7 @@ def make(folder=None):
 
 
 def reader():
-    return fluid.reader.arrays((X,), batch_size=4)  # six steps
+    return fluid.reader.arrays((X,), batch_size=4)  # a pass has six minibatches
 
 
 def noting(seen):
@@ -77,7 +77,8 @@ def test_once_runs_once_per_training_despite_interrupts():
     assert seen == [(0, 3)] and int(trainer.session.scope.step) == 18
     trainer.train(data, 1, handlers=[handler])
     make().train(data, 1, handlers=[handler])
-    assert seen == [(0, 3), (0, 1), (0, 3)]  # the 20th step of this Trainer, then the fourth step of another Trainer
+    # The second entry is the 20th step of the first Trainer, the third entry is the fourth step of another Trainer.
+    assert seen == [(0, 3), (0, 1), (0, 3)]
 
 
 def test_once_runs_once_over_resumed_processes(tmp_path):

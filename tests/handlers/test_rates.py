@@ -1,4 +1,4 @@
-"""ReduceLROnPlateau: scripted values, a schedule, several rates and resumed training lower the rate as documented."""
+"""ReduceLROnPlateau: it lowers the learning rate as documented, also with schedules, several rates and a resume."""
 
 import numpy as np
 import optax
@@ -22,7 +22,7 @@ class Watching(fluid.Handler):
 
 
 def rates_of(values, optimizer=None, **options):
-    """Return the learning rate of each epoch; each epoch ends with the announcement of one of `values`."""
+    """Train with ReduceLROnPlateau; epoch i announces `values[i]`. Return the learning rate of each epoch."""
     watching = Watching()
     trainer = make(optimizer or fluid.optimizer.SGD(0.8))
     reducing = H.ReduceLROnPlateau("test_loss", factor=0.5, **options)

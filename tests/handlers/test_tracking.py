@@ -1,4 +1,4 @@
-"""Loggers: custom loggers, and MLflow and Weights & Biases, whose files the packages' readers read back."""
+"""Loggers: custom loggers, and loggers for MLflow and Weights & Biases, whose files their packages read back."""
 
 import pathlib
 import struct
@@ -28,7 +28,7 @@ def reader():
 
 
 class Written(H.Logger):
-    """A logger that records all its calls and points."""
+    """A logger that records its calls, and the points `(step, value)` of each value."""
 
     def __init__(self, every=1):
         super().__init__(every)
@@ -106,8 +106,9 @@ def points_of(client, run_id):
     return {name: [(p.step, p.value) for p in client.get_metric_history(run_id, name)] for name in names}
 
 
+# MLflow uses the deprecated loader strategy.
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow uses it
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 class TestMLflow:
     def test_mlflow_client_reads_the_written_points(self, store):
         from mlflow import MlflowClient
@@ -157,7 +158,7 @@ class TestMLflow:
 
 @pytest.fixture
 def offline(tmp_path, monkeypatch):
-    """Write runs below a temporary folder and send nothing; return the folder."""
+    """Make Weights & Biases write runs below a temporary folder and send nothing; yield the folder."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
@@ -186,7 +187,7 @@ def records(path):
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
         parts += data[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # the frame has a whole message, or the last part of a message
             record = Record()
             record.ParseFromString(parts)
             parts = b""
@@ -194,10 +195,10 @@ def records(path):
 
 
 def runs_of(folder):
-    """Return the parts of runs below a folder, oldest first: the run name, the points and the exit code."""
+    """Return `(run name, points, exit code)` for each run file below a folder, oldest first."""
     import wandb
 
-    wandb.teardown()  # the process of wandb writes its last records when it ends
+    wandb.teardown()  # wandb writes its last records when its process ends
     found = []
     for path in sorted(pathlib.Path(folder).glob("wandb/offline-run-*/*.wandb"), key=lambda p: p.stat().st_mtime_ns):
         points, name, code = {}, None, None

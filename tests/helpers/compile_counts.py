@@ -1,4 +1,4 @@
-"""Counts of XLA's compilations, independent of fluid's own count."""
+"""A count of XLA compilations that JAX reports, for tests that do not trust the count of fluid."""
 
 import contextlib
 import threading
@@ -8,9 +8,10 @@ import jax
 
 @contextlib.contextmanager
 def counted():
-    """Yield a list that grows by one entry with each backend compilation that begins from now on."""
+    """Yield a list that gets one entry, the duration, for each XLA compilation inside the `with` block."""
     for thread in threading.enumerate():
-        if thread.name == "fluid-compilation":  # left over from an earlier test, which did not wait for it
+        # An earlier test may have left a compilation thread running; its compilations must not be counted here.
+        if thread.name == "fluid-compilation":
             thread.join()
     seen = []
 

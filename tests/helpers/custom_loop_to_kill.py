@@ -1,6 +1,7 @@
-"""A custom loop to be killed: `python custom_loop_to_kill.py FOLDER` prints each step, and the state at the end.
+"""A custom training loop that a test kills: `python custom_loop_to_kill.py FOLDER` prints a line for each step.
 
-The loop trains two programs in turns over one Session, from a prefetched reader and from its own random numbers.
+The loop trains the two programs of a Session in turns. A prefetched reader feeds the first program, random numbers feed
+the second program. The last line of the output has a checksum of the final arrays.
 """
 
 import sys
@@ -22,7 +23,7 @@ def first():
 
 
 def second():
-    """Return a second loss on the shared first layer, computed from noise."""
+    """Build the second program, which reads noise and shares the first layer of the first program; return its loss."""
     hidden = layers.fc(layers.data("noise", shape=[4]), size=3, act="tanh")
     loss = layers.mean(layers.square(layers.fc(layers.dropout(hidden, 0.2), size=1, name="head")))
     fluid.optimizer.Momentum(0.01, 0.9).minimize(loss)
@@ -30,7 +31,7 @@ def second():
 
 
 class Noise:
-    """Random numbers whose position can be saved and restored."""
+    """A generator of random numbers; a checkpoint can save and restore its position."""
 
     def __init__(self):
         self._rng = np.random.Generator(np.random.PCG64(5))
@@ -46,7 +47,7 @@ class Noise:
 
 
 def train(folder, say=print):
-    """Train, print a line for each step, and return the Session."""
+    """Train with checkpoints in `folder`, print a line for each step, and return the Session."""
     session = fluid.Session(first, second, seed=3)
     feeds = fluid.reader.prefetch(trainer_to_kill.reader(), session, first)
     noise = Noise()

@@ -1,4 +1,4 @@
-"""The digits example in one or several processes: `python digits_in_processes.py FOLDER` writes `FOLDER/end.params`."""
+"""The example recognize_digits in one or several processes: the script trains, and writes `FOLDER/end.params`."""
 
 import functools
 import pathlib

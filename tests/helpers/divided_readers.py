@@ -1,8 +1,11 @@
-"""Division of the rows of minibatches among several processes, for readers that support it."""
+"""Division of minibatches among processes: for readers that can read only the rows of one process."""
 
 
 def share(index, processes):
-    """Return a function from a number of rows to the rows of one process: an even part, or all if indivisible."""
+    """Return a function that maps a number of rows to the range of rows of the process `index`.
+
+    The range is an equal part of the rows, or all rows if the number is not divisible by `processes`.
+    """
 
     def wanted(count):
         part = count // processes

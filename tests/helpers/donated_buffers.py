@@ -1,4 +1,4 @@
-"""Checks of donated buffers: each array that a compiled training step replaces must donate its buffer."""
+"""Checks of donated buffers: a compiled training step must donate the buffer of each array that it replaces."""
 
 import re
 
@@ -8,16 +8,18 @@ from fluid.runtime import CompiledStep
 
 
 def lent(compiled):
-    """Return the indices of the arguments of a compiled step that donate their buffers to results."""
+    """Return the indices of those arguments whose buffers a compiled step donates to its results."""
     head = compiled.as_text().splitlines()[0]
     return {int(number) for number in re.findall(r"\((\d+), \{\}", head)}
 
 
 def watch(monkeypatch):
-    """Check from now on that each training step donates the buffers of replaced arrays, without host transfers.
+    """Patch training steps: check that each step donates the buffers of all arrays that it replaces.
+
+    The patch also checks that no step moves an array implicitly between the host and the device.
 
     Returns:
-      A list that grows by the number of replaced arrays with each compiled step.
+      A list that gets an entry for each newly compiled step: the number of arrays that the step replaces.
     """
     update = CompiledStep._update
     known, found = {}, []
@@ -28,7 +30,8 @@ def watch(monkeypatch):
         if (id(train), shapes) not in known:
             state, constants = self.engine.arguments(self._form.step)
             compiled = train.trace(state, constants, *there).lower().compile()
-            known[id(train), shapes] = (compiled, train)  # keep `train` alive, so that no other object gets its id
+            # The dict keeps `train` alive, so that no other object can get the id of `train`.
+            known[id(train), shapes] = (compiled, train)
             found.append(len(jax.tree.leaves(state)))
             assert lent(compiled) == set(range(found[-1]))
         with jax.transfer_guard("disallow"):

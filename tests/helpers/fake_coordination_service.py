@@ -1,4 +1,4 @@
-"""A stand-in for JAX's coordination service in one process: clients for several threads, each with a group."""
+"""A stand-in for JAX's coordination service: each thread of one process plays a process of a distributed group."""
 
 import collections
 import threading
@@ -9,7 +9,7 @@ from fluid.distributed import Group
 
 
 class Service:
-    """Keys and barriers that the clients of several threads share."""
+    """A store of keys and barriers, with the methods of JAX's client; the threads of a group share the store."""
 
     def __init__(self, size):
         self.values = {}
@@ -49,7 +49,11 @@ class Service:
 
 
 def together(size, work, timeout=20):
-    """Run `work(group)` in a thread for each process of a group; return the results or exceptions."""
+    """Run `work(group)` in `size` threads, each with the group of another process index.
+
+    Returns:
+      A list of results or exceptions by process index, and the Service.
+    """
     service = Service(size)
     found = [None] * size
 

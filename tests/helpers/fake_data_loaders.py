@@ -1,6 +1,6 @@
-"""Stand-ins for data loaders of other libraries, with the part of their interface that the pages use.
+"""Stand-ins for the data loaders of torch, datasets and grain: the part that code blocks of the documentation use.
 
-The tests need none of these libraries; if a library is installed, the pages run with it instead.
+Tests run these code blocks without the libraries. If a library is installed, the code blocks use the library.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ class TensorDataset:
 
 
 class DataLoader:
-    """A stand-in for torch's DataLoader, which yields lists of tensors; if shuffled, in a new order in each pass."""
+    """A stand-in for torch's DataLoader: it yields lists of tensors; with shuffle=True, each pass has a new order."""
 
     def __init__(self, dataset, batch_size, shuffle=False):
         self.dataset, self.batch_size, self.rng = dataset, batch_size, np.random.default_rng(0) if shuffle else None
@@ -70,7 +70,7 @@ class Dataset:
 
 
 class MapDataset:
-    """A stand-in for Grain's MapDataset: elements by index, then minibatches whose iterators have a state."""
+    """A stand-in for Grain's MapDataset: it shuffles and batches elements, and its iterators can be resumed."""
 
     def __init__(self, elements):
         self.elements = elements
@@ -119,7 +119,7 @@ class DatasetIterator:
 
 
 def modules(wanted):
-    """Return modules by name for `sys.modules`: stand-ins for the wanted libraries that are not installed."""
+    """Return a dict for `sys.modules` with stand-ins for those libraries in `wanted` that are not installed."""
     data = types.ModuleType("torch.utils.data")
     data.TensorDataset, data.DataLoader = TensorDataset, DataLoader
     utils = types.ModuleType("torch.utils")

@@ -1,4 +1,7 @@
-"""Helpers for tests of several programs: a small GAN with dropout and statistics, trained by a Trainer and by hand."""
+"""A small GAN for tests of a Trainer with two programs: it has dropout and batch normalisation.
+
+The functions train the GAN with a Trainer and, for comparison, with a custom loop.
+"""
 
 import numpy as np
 
@@ -11,7 +14,7 @@ COLUMNS = {
     "noise": RNG.normal(size=(52, 3)).astype("float32"),
 }
 EPOCHS = 3
-LONG = 10  # epochs of a training to be killed
+LONG = 10  # the number of epochs of a training that a test kills
 MOVED = {"discriminator": ["discriminator/*"], "generator": ["generator/*"]}
 
 
@@ -47,7 +50,7 @@ def optimizer_of(name):
 
 
 def reader():
-    """Return a reader of seven minibatches, the last one short, in a new order in each pass."""
+    """Return a reader of seven minibatches: the last has four rows instead of eight, and each pass has a new order."""
     return fluid.reader.arrays(COLUMNS, batch_size=8, shuffle=True, seed=4)
 
 
@@ -62,7 +65,12 @@ def trainer(folder=None, schedule="2:1", config=None, **options):
 
 
 def by_hand(pattern="ddg", epochs=EPOCHS):
-    """Train both programs in a custom loop over a Session; return the Session."""
+    """Train both programs in a custom loop over a Session; return the Session.
+
+    Args:
+      pattern: the program of each step, repeated: "d" for the discriminator, any other letter for the generator.
+      epochs: the number of passes over the data.
+    """
 
     def discriminate():
         outputs = discriminator()
@@ -88,11 +96,12 @@ def by_hand(pattern="ddg", epochs=EPOCHS):
 
 
 def turns_said(say):
-    """Return an event handler that reports epoch, step and program of each step."""
+    """Return an event handler that calls `say` with the epoch, step and program of each finished step."""
     return lambda e: isinstance(e, fluid.EndStepEvent) and say(f"{e.epoch} {e.step} {e.program}")
 
 
-if __name__ == "__main__":  # a training to be killed: `python tests/helpers/gan_trainings.py FOLDER`
+# A test starts this script, `python tests/helpers/gan_trainings.py FOLDER`, and kills it.
+if __name__ == "__main__":
     import sys
 
     from trainer_to_kill import digest

@@ -1,4 +1,7 @@
-"""Golden cases: PaddlePaddle's recorded numbers, as programs to run and arrays to compare; see goldens/README.md."""
+"""Golden cases: recorded results of PaddlePaddle Fluid.
+
+Each case has a program to run with fluid, and arrays to compare with; see goldens/README.md.
+"""
 
 import functools
 import json
@@ -15,7 +18,7 @@ from fluid import core
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "goldens"
 
-# Cases that fluid cannot run.
+# Cases that fluid cannot run, and the reasons.
 IMPOSSIBLE = {
     "index/where": "the shape of its result depends on data, which a compiled program cannot have",
     "create/sequence_mask_max_float": "the size of its mask is the largest length, which is data",
@@ -33,20 +36,20 @@ STATES = {
 
 @functools.cache
 def index():
-    """Read the index of all cases."""
+    """Return the content of goldens/index.json: the list of cases, and the default tolerances."""
     return json.loads((FOLDER / "index.json").read_text())
 
 
 @functools.cache
 def arrays_of(family):
-    """Read the arrays of a family, by `CASE/KIND/VARIABLE`."""
+    """Return the recorded arrays of a family of cases; the keys are `CASE/KIND/VARIABLE`."""
     with np.load(FOLDER / f"{family}.npz") as file:
         return dict(file)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case: its entry in the index, and its arrays by kind."""
+    """A golden case: its entry `spec` in the index, and its recorded arrays by kind."""
 
     spec: dict
 
@@ -67,24 +70,24 @@ class Case:
         return set(_called(self.spec))
 
     def missing(self):
-        """Return the names of needed functions that fluid lacks."""
+        """Return the names of those functions that the case calls and fluid lacks."""
         return sorted(name for name in self.needs() if find(name) is None)
 
     def tolerance(self, kind):
         return self.spec.get("tolerance") or index()["tolerance"][kind]
 
     def feeds(self, step):
-        """Return the feeds of a step: arrays and SequenceBatches."""
+        """Return the feeds of the training step `step` by name: arrays and SequenceBatches."""
         given = self.arrays("feed")
         return {name: _fed(feed, given[name], step) for name, feed in self.spec["feeds"].items()}
 
     def program(self, names=None, functional=False, declare=None):
-        """Return the program function.
+        """Return a program function that makes the calls of the case and returns the compared results.
 
         Args:
-          names: filled with the recorded names of the results.
-          functional: whether to write recurrences as functions.
-          declare: a function that declares a feed; by default with the sizes of its array.
+          names: a dict; the program adds the name that fluid gives to each feed and result, or None.
+          functional: True writes a recurrence as a call of `layers.rnn`, False as a StaticRNN or DynamicRNN block.
+          declare: a function that declares a feed; by default, the feed has the sizes of its recorded array.
         """
 
         def program():
@@ -105,7 +108,7 @@ class Case:
 
 
 def cases():
-    """List all cases."""
+    """Return all golden cases."""
     return [Case(spec) for spec in index()["cases"]]
 
 
@@ -118,14 +121,17 @@ def find(name):
 
 
 def flat(value):
-    """Convert a result to the layout of the goldens: a sequence batch becomes its concatenated valid steps."""
+    """Convert a result to an array in the recorded layout: a sequence batch becomes its concatenated valid steps."""
     if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
         return np.asarray(value.data)[np.asarray(value.mask)]
     return np.asarray(value)
 
 
 def assert_close(got, want, tolerance, what):
-    """Compare a result with a golden: integers equal, floats within the tolerance, shapes up to dimensions of 1."""
+    """Check that a result equals a recorded array.
+
+    Integers must be equal, floats must agree within the tolerance, and dimensions of size 1 are ignored.
+    """
     got = flat(got)
     assert got.size == want.size and [d for d in got.shape if d != 1] == [d for d in want.shape if d != 1], (
         f"{what}: shape {got.shape}, expected {want.shape}"
@@ -139,7 +145,7 @@ def assert_close(got, want, tolerance, what):
 
 
 def initial_fact(spec):
-    """Describe an initializer in the format of the goldens: the operation and its bounds, moments or value."""
+    """Describe the initializer of a parameter as the golden cases do: an operation and its bounds, moments or value."""
     init = fluid.initializer
     made = spec.initializer
     if isinstance(made, init.Constant):
@@ -158,7 +164,7 @@ def initial_fact(spec):
 
 
 def same_fact(got, want):
-    """Return whether two facts about initializers agree, up to the rounding of float32."""
+    """Return whether two descriptions of initializers agree, up to the rounding of float32."""
     return got.keys() == want.keys() and all(
         got[k] == want[k] if isinstance(want[k], str) else math.isclose(got[k], want[k], rel_tol=1e-6, abs_tol=1e-7)
         for k in want
@@ -166,7 +172,10 @@ def same_fact(got, want):
 
 
 def _declare(name, feed, rows):
-    """Declare a feed; a dense feed with one item for each of the `rows` sequences follows the batch."""
+    """Declare a feed with its recorded sizes.
+
+    The batch dimension may have any size if the feed is a sequence batch, or has an item for each of `rows` sequences.
+    """
     if "lengths" in feed or (feed["shape"][0] == rows and not feed.get("per_step")):
         return fluid.layers.data(name, feed["shape"][1:], feed["dtype"], lod_level=int("lengths" in feed))
     shape = feed["shape"][1:] if feed.get("per_step") else feed["shape"]
@@ -200,14 +209,17 @@ def _resolve(value, known):
 
 
 def _made(call, known, functional=False):
-    """Return the results of a call; a recurrence runs as its block, or as a function if `functional`."""
+    """Make a call of a case and return its results.
+
+    A recurrence becomes a StaticRNN or DynamicRNN block or, if `functional`, a call of `layers.rnn`.
+    """
     if "step_inputs" not in call:
         return find(call["fn"])(**_resolve(call["args"], known))
     return (_recurrence if functional else _block)(call, known)
 
 
 def _inside(call, known):
-    """Make the calls inside a recurrence; return new states and outputs."""
+    """Make the calls of the loop body of a recurrence; return the new states by name, and the outputs."""
     for each in call["body"]:
         results = _made(each, known)
         known |= dict(zip(each["out"], results if isinstance(results, list | tuple) else [results], strict=False))
@@ -258,7 +270,7 @@ def _called(value):
 
 
 def _at_this_step(value):
-    """Evaluate a schedule, a function here and an array in PaddlePaddle, at the current step count."""
+    """Return a value; a learning-rate schedule, a function in fluid, is evaluated at the current step count."""
     if not callable(value):
         return value
     count = core.create_state("updates", [], "int32", fluid.initializer.Constant(0))

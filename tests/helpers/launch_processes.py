@@ -1,4 +1,4 @@
-"""Launches of scripts as several processes, and parsing of their output."""
+"""Launches of a script as several processes: start and disturb the processes, and parse their output."""
 
 import os
 import pathlib
@@ -11,11 +11,11 @@ LONGEST = 120
 
 
 class Launched(subprocess.Popen):
-    """A run of `python -m fluid launch` with a script, which a test may disturb.
+    """A running `python -m fluid launch` of a script; a test may kill some of the launched processes.
 
     Args:
       processes: the number of processes.
-      folder: the output folder, and first argument, of the script.
+      folder: the output folder of the script, which is also its first argument.
       *arguments: further arguments of the script.
       script: the path of the script; `process_training.py` by default.
     """
@@ -24,9 +24,10 @@ class Launched(subprocess.Popen):
         self.folder = folder
         for earlier in folder.glob("*.said"):
             earlier.unlink()
-        # A killed process may leave half-written files, which no other test may see.
+        # A killed process may leave half-written files in the compilation cache, so the processes use none.
         environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling fast matters more for a few steps
+        # An optimized compilation would take more time than it saves in a few steps.
+        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
         command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes)]
         command += [str(script), str(folder), *arguments]
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -35,10 +36,10 @@ class Launched(subprocess.Popen):
         self._listening.start()
 
     def ended(self, after=None, then=None):
-        """Wait for the end; call `then` after process 0 prints a line that contains `after`.
+        """Wait until all processes end; call `then()` once after a printed line contains `after`.
 
         Returns:
-          The lines of each process, the log, and the exit status.
+          The lines of each process by process index, the text of standard error, and the exit status.
         """
         watchdog = threading.Timer(LONGEST, self.kill)
         watchdog.start()
@@ -54,12 +55,12 @@ class Launched(subprocess.Popen):
 
 
 def launched(processes, folder, *arguments, **options):
-    """Run a script to its end, and return the result of `Launched.ended`."""
+    """Launch a script, wait until it ends, and return the result of `Launched.ended`."""
     return Launched(processes, folder, *arguments, **options).ended()
 
 
 def steps(lines):
-    """Return the checksums of the minibatches by step number."""
+    """Return the checksum of the minibatch of each step by step number, from the lines of a process."""
     return {int(number): digest for kind, number, digest in (li.split() for li in lines if li.startswith("step "))}
 
 

@@ -1,6 +1,7 @@
-"""Write `fluid/layers/__init__.pyi` from what `@layer` registers: `make stubs`, after a layer was added or removed.
+"""A script that writes `fluid/layers/__init__.pyi`: run `make stubs` after a layer was added or removed.
 
-With `--check`, as `make check` calls it, the file is compared instead. A module with `__all__` exports those names.
+The file lists the functions with the decorator `@layer`; a module with `__all__` exports the names in it instead.
+With `--check`, as in `make check`, the script does not write the file but compares it.
 """
 
 import importlib
@@ -27,7 +28,7 @@ def exported():
 
 
 def stub():
-    """Return the text of the stub."""
+    """Return the text of `fluid/layers/__init__.pyi`, formatted by ruff."""
     modules = exported()
     imports = [
         f"from {module.removeprefix('fluid.layers')} import {', '.join(names)}" for module, names in modules.items()

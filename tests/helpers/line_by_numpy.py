@@ -1,4 +1,4 @@
-"""A line fitted by fluid, and by NumPy alone: `guess = x @ w + b`, trained by gradient descent on the squared error."""
+"""A linear model for fluid and for NumPy alone: `guess = x @ w + b`, trained by SGD on the squared error."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def data(rows=24, seed=0):
 
 
 def minibatches(columns, batch_size=8):
-    """Return dicts of columns, in order."""
+    """Split columns into minibatches of `batch_size` rows, in order; each minibatch is a dict of columns."""
     rows = len(columns["x"])
     return [{name: c[i : i + batch_size] for name, c in columns.items()} for i in range(0, rows, batch_size)]
 
@@ -36,7 +36,7 @@ def guess_of(params, x):
 
 
 def descend(params, batches, rate, epochs=1):
-    """Train with NumPy.
+    """Train the linear model with NumPy, in float64.
 
     Args:
       params: the arrays `guess.w_0` and `guess.b_0` to begin with.
@@ -58,13 +58,13 @@ def descend(params, batches, rate, epochs=1):
 
 
 def assert_params(found, expected):
-    """Compare arrays by name with the arrays of `descend`."""
+    """Check that the arrays in `found` are close to the expected arrays of the same names."""
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def save_after(save, steps):
-    """Call `save` of an online training until `steps` steps are done, for at most about a minute."""
+    """Call `save()` of an online training until it reports `steps` finished steps; fail after about a minute."""
     for _ in range(5000):
         if save()["steps"] == steps:
             return

@@ -1,4 +1,4 @@
-"""Functions that worker processes find by name; `python mapped_functions.py` is a script with worker processes."""
+"""Functions that worker processes import by name; `python mapped_functions.py` maps one of them in two processes."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def environment(row):
 
 
 def stacked(row):
-    """Return arrays of several dtypes, some large, in a nested object."""
+    """Return a nested object that holds a large array, a small array, a text and a number."""
     return {"large": np.full((300, row), row, "float32"), "small": [np.arange(row), "text"], "row": row}
 
 

@@ -1,4 +1,4 @@
-"""Optimizers without a program: a few parameters with given gradients, compared with NumPy in float64."""
+"""Optimizers without a program: fluid and NumPy apply the same fixed gradients to two parameters, for comparison."""
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +11,16 @@ GRADS = [{n: RNG.normal(size=v.shape) for n, v in START.items()} for _ in range(
 
 
 def run(optimizer, settings=None, start=START, grads=GRADS):
-    """Return the parameters after all gradients."""
+    """Apply an optimizer of fluid to all gradients in float32; return the final parameters."""
     return trajectory(optimizer, settings, start, grads)[-1]
 
 
 def trajectory(optimizer, settings=None, start=START, grads=GRADS):
-    """Return the parameters after each gradient."""
+    """Apply an optimizer of fluid to all gradients in float32; return the parameters after each gradient."""
     tx = optimizer.transformation({n: (settings or {}).get(n) for n in start})
     params = {n: jnp.asarray(v, "float32") for n, v in start.items()}
     state, found = tx.init(params), []
-    # For a few steps, optimized compilation costs more than it saves.
+    # For a few steps, an optimized compilation takes more time than it saves.
     update = jax.jit(tx.update, compiler_options={"xla_backend_optimization_level": 0})
     for step in grads:
         updates, state = update({n: jnp.asarray(g, "float32") for n, g in step.items()}, state, params)
@@ -30,12 +30,12 @@ def trajectory(optimizer, settings=None, start=START, grads=GRADS):
 
 
 def numpy_run(rule, start=START, grads=GRADS):
-    """Run `rule(name, p, g, memory, t) -> p` in float64, and return the last parameters."""
+    """Apply `rule(name, p, g, memory, t) -> p` to all gradients in float64; return the final parameters."""
     return numpy_trajectory(rule, start, grads)[-1]
 
 
 def numpy_trajectory(rule, start=START, grads=GRADS):
-    """Return the parameters after each gradient, in float64."""
+    """Apply `rule(name, p, g, memory, t) -> p` in float64; return the parameters after each gradient."""
     params, memory, found = {n: v.copy() for n, v in start.items()}, {n: {} for n in start}, []
     for t, step in enumerate(grads, 1):
         params = {n: rule(n, p, step[n], memory[n], t) for n, p in params.items()}

@@ -1,4 +1,4 @@
-"""PaddlePaddle programs: recorded facts, and a writer of model files; see data/paddle/README.md."""
+"""Programs of PaddlePaddle Fluid: recorded results, and a writer of model files; see data/paddle/README.md."""
 
 import functools
 import json
@@ -18,24 +18,24 @@ VERSION = 1_008_005
 
 @functools.cache
 def recorded():
-    """Read the recordings of single ops and small nets: `defaults` of attributes, and `cases`."""
+    """Return the content of ops.json: default attributes of ops (`defaults`), and recorded programs (`cases`)."""
     return json.loads((FOLDER / "ops.json").read_text())
 
 
 @functools.cache
 def arrays():
-    """Read the arrays of the cases, by `CASE/KIND/NAME`."""
+    """Return the recorded arrays of all cases; the keys are `CASE/KIND/NAME`."""
     with np.load(FOLDER / "ops.npz") as file:
         return dict(file)
 
 
 @dataclass
 class Written:
-    """A program to be written in PaddlePaddle's format: op by op, with its variables.
+    """A program that is built op by op and written in PaddlePaddle's format.
 
     Attributes:
-      variables: by name `(dtype, shape, lod_level, persistable)`.
-      ops: `(type, inputs, outputs, attributes)`, attributes by name as `(type, value)`.
+      variables: a dict from names to `(dtype, shape, lod_level, persistable)`.
+      ops: a list of `(type, inputs, outputs, attributes)`; `attributes` is a dict from names to `(type, value)`.
     """
 
     variables: dict = field(default_factory=dict)
@@ -57,7 +57,14 @@ class Written:
         return self
 
     def op(self, type, inputs, outputs, **attributes):
-        """Append an op; its inputs and outputs are single names or lists, its attributes plain values."""
+        """Append an op, and return the program.
+
+        Args:
+          type: the type of the op.
+          inputs: a dict from input slots to a variable name or a list of names.
+          outputs: a dict from output slots to a variable name or a list of names.
+          **attributes: plain values.
+        """
         listed = [{slot: [v] if isinstance(v, str) else v for slot, v in side.items()} for side in (inputs, outputs)]
         for names in listed[1].values():
             for name in names:
@@ -70,7 +77,7 @@ class Written:
         return self
 
     def serialized(self):
-        """Serialize the program as a ProgramDesc."""
+        """Serialize the program as the bytes of a ProgramDesc message."""
         program = program_desc.message("Program")()
         program.version.version = self.version
         block = program.blocks.add(index=0, parent=-1)
@@ -92,7 +99,7 @@ class Written:
         return program.SerializeToString()
 
     def save(self, folder, combined=None):
-        """Write the program and its parameters to a folder: one file for each parameter, or one for all."""
+        """Write the program and its parameters to a folder: a file for each parameter, or a file `combined` for all."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "__model__").write_bytes(self.serialized())
         parts = {name: serialized(array) for name, array in sorted(self.params.items())}
@@ -106,7 +113,7 @@ class Written:
 
 
 def serialized(array, levels=()):
-    """Serialize a variable in PaddlePaddle's format."""
+    """Serialize an array as a variable in PaddlePaddle's format; `levels` holds the offsets of its sequences."""
     array = np.asarray(array)
     tensor = program_desc.message("Tensor")(data_type=NUMBERS[str(array.dtype)], dims=array.shape).SerializeToString()
     lod = b"".join((8 * len(offsets)).to_bytes(8, "little") + np.array(offsets, "<u8").tobytes() for offsets in levels)
@@ -115,7 +122,7 @@ def serialized(array, levels=()):
 
 
 def case(name):
-    """Read a recorded case: the program, its feeds by name, and PaddlePaddle's results."""
+    """Return the program of a recorded case, its feeds by name, and the results of PaddlePaddle."""
     entry = recorded()["cases"][name]
     kinds = {kind: _arrays_of(name, kind) for kind in ("feed", "param", "out")}
     program = Written(entry["variables"], entry["ops"], list(entry["feeds"]), entry["fetches"], kinds["param"])
@@ -126,7 +133,7 @@ def case(name):
 
 
 def batch(array, lengths):
-    """Convert flat steps to a feed: rows of these lengths, or the unchanged array without lengths."""
+    """Convert an array of concatenated steps to a sequence batch; without `lengths`, return the array unchanged."""
     return array if lengths is None else fluid.create_lod_tensor(array, [lengths])
 
 
@@ -150,7 +157,7 @@ def _add_op(block, type, inputs, outputs, attributes):
 
 
 def _type(value):
-    """Return the attribute type of a value; an empty list may have any type."""
+    """Return PaddlePaddle's name of the type of an attribute; an empty list, which may have any type, is "INTS"."""
     if isinstance(value, list):
         return _type(value[0]) + "S" if value else "INTS"
     return {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}[type(value)]

@@ -1,9 +1,9 @@
-"""A training for several processes: `process_training.py FOLDER [MODE [PARALLEL]]` reports its steps line by line.
+"""A training for several processes: `process_training.py FOLDER [MODE [PARALLEL]]` writes a line for each step.
 
 Each process writes its lines to a separate file in the folder, such as `0.said`, and also prints them; output of C++
 libraries may split printed lines. The line of a step has the step number and a checksum of the minibatch; `end.params`
-holds the final parameters. MODE selects the failure, mostly in process 1; "begun" and "rest" skip tests. With "fsdp" as
-PARALLEL, the large layer is sharded over the processes.
+holds the final parameters. MODE selects the failure, mostly in process 1; "begun" and "rest" leave out `Trainer.test`.
+With "fsdp" as PARALLEL, the large layer is sharded over the processes.
 """
 
 import os
@@ -23,8 +23,8 @@ from fluid.distributed.group import whole
 from fluid.trainer.resume import fingerprint
 
 EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
-WIDTH = 1200  # large enough for "fsdp" to shard, and divisible by 2, 3 and 4 processes
-FULL = 4096  # the largest size of a file, in bytes, on a full disk
+WIDTH = 1200  # a layer of this width is large enough for "fsdp" to shard; 2, 3 and 4 processes divide it evenly
+FULL = 4096  # while the disk counts as full, files may have at most this number of bytes
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 4)).astype("float32")
 Y = (X @ [[1.0], [-2.0], [0.5], [3.0]] + 0.7).astype("float32")
@@ -41,7 +41,7 @@ def program():
 
 
 def jittered(row, rng, worked=[0]):  # noqa: B006
-    """Add random noise to a row; `worked` counts the rows of this process."""
+    """Add random noise to a row; `worked[0]` counts the rows that this process has mapped."""
     worked[0] += 1
     return row[0] + rng.normal(0, 1e-3), row[1]
 
@@ -52,12 +52,12 @@ def reader(rows=ROWS):
 
 
 def tested():
-    """Return a reader of minibatches of several sizes; one has fewer rows than there are processes."""
+    """Return a reader of test minibatches of 9, 1, 34 and 1 rows; a single row cannot be divided among processes."""
     return lambda: iter([(X[:9], Y[:9]), (X[9:10], Y[9:10]), (X[10:44], Y[10:44]), (X[44:], Y[44:])])
 
 
 def noting_parts():
-    """Return a set that collects the names of arrays of which this process reads only a part from a checkpoint."""
+    """Patch the reading of checkpoints; return a set of the names of arrays that this process reads only in part."""
     read = Folder.arrays
     names = set()
 
@@ -71,7 +71,7 @@ def noting_parts():
 
 
 def die(function, step):
-    """Kill this process when a function of `fluid.checkpoint.integrity` is called for the checkpoint of a step."""
+    """Patch a function of `fluid.checkpoint.integrity` to kill this process when it gets the checkpoint of a step."""
     plain = getattr(integrity, function)
 
     def dying(folder, *arguments):
@@ -83,7 +83,7 @@ def die(function, step):
 
 
 def happen(mode, trainer, event, other):
-    """Cause the failure of a mode, in process 1 and mostly at step 8; "begun" stops every process at step 8."""
+    """Cause the failure of a mode: most modes fail in process 1 at step 8; "begun" stops every process at step 8."""
     if not isinstance(event, fluid.EndStepEvent):
         return
     done = int(trainer.session.scope.step)
@@ -112,7 +112,7 @@ def at_step_8(mode, trainer):
 
 
 def noting_gathered():
-    """Return a set that collects the shapes of arrays that are gathered on every host from now on."""
+    """Patch the gathering of arrays on every host; return a set that collects the shapes, such as `4x1200`."""
     module = sys.modules[whole.__module__]
     gathered = module._gathered
     shapes = set()
@@ -140,9 +140,9 @@ def train(folder, mode, parallel, say):
         checkpoint_config=fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2),
     )
     if mode == "torn" and other:
-        die("checksums", 14)  # this process has written its part, but process 0 does not know
+        die("checksums", 14)  # this process dies when it has written its part, before process 0 knows about it
     if mode == "unsealed" and group.is_first:
-        die("seal", 14)  # all parts are written
+        die("seal", 14)  # process 0 dies when all parts are written, before the checkpoint is marked complete
     say("parts", *sorted(parts))
     if mode == "parameters" and other:
         trainer.session.scope["fc_0.w_0"] *= 0

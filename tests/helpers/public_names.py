@@ -1,4 +1,4 @@
-"""The public modules, and a function that finds their public names."""
+"""The public modules of fluid, and a function that finds the public names of a module."""
 
 import importlib
 import inspect
@@ -28,7 +28,7 @@ MODULES = [
 
 
 def public_names(module):
-    """Map names to values: the names in `__all__`, or else the public definitions of the module."""
+    """Map the public names of a module to their values: the names in `__all__` or, without it, all definitions."""
     module = importlib.import_module(module)
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}

@@ -1,4 +1,4 @@
-"""Helpers for tests of checkpoints: small programs of many kinds, trained in pieces, compared bit for bit."""
+"""Helpers for tests of checkpoints: small programs to train in several calls, and a comparison bit for bit."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def program():
 
 
 def small():
-    """Return the loss of a linear layer of one unit, whose steps are cheap."""
+    """Build a linear layer of one unit and its loss, so that a training step is fast."""
     x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
 
@@ -28,14 +28,14 @@ def arrays():
 
 
 def trainer(folder=None, function=small, optimizer=None, config=None, **options):
-    """Return a Trainer with checkpoints in `folder`, if given; `config` holds arguments of CheckpointConfig."""
+    """Return a Trainer; with a `folder`, it writes checkpoints there. `config` has arguments of CheckpointConfig."""
     if folder is not None:
         options["checkpoint_config"] = fluid.CheckpointConfig(folder, **(config or {}))
     return fluid.Trainer(function, optimizer or fluid.optimizer.Adam(0.1), seed=3, **options)
 
 
 def state(of):
-    """Copy all arrays of a trainer's session."""
+    """Return copies of all arrays in the session of a Trainer, by name."""
     return {name: np.array(value) for name, value in of.session.state().items()}
 
 
@@ -46,11 +46,11 @@ def assert_equal(found, expected):
 
 
 class Killed(BaseException):
-    """A simulated end of the process: no handler and no save runs after the exception."""
+    """An exception that simulates a kill of the process: after it, no handler runs and nothing is saved."""
 
 
 def seen_by(into, stop_after=None, then=None):
-    """Return an event handler that records the minibatch of each step, and calls `then` after `stop_after` steps."""
+    """Return an event handler that appends each minibatch to `into`, and calls `then()` after `stop_after` steps."""
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):

@@ -7,7 +7,7 @@ KEYS = {"key": "generated", "secret": "generated"}
 
 @contextlib.contextmanager
 def served():
-    """Run the server for the duration of a block, and yield its address."""
+    """Run the server during a `with` block, and yield its URL."""
     import boto3
     from moto.server import ThreadedMotoServer
 

@@ -1,6 +1,8 @@
-"""A training to be killed: `python trainer_to_kill.py FOLDER MODE` prints rows of each step, and the last state.
+"""A training that a test kills: `python trainer_to_kill.py FOLDER MODE` prints a line for each step.
 
-Modes: "plain"; "stuck" hangs in a handler after three steps; "full" runs on a disk that is full for a while; "together"
+The line of a step has a checksum of its minibatch. The last line has a checksum of the final arrays.
+
+Modes: "plain"; "stuck" hangs in a handler after three steps; "full" simulates a full disk for some steps; "together"
 runs up to four steps per call of the device.
 """
 
@@ -13,7 +15,7 @@ import numpy as np
 
 import fluid
 
-# `test_kill.py` kills one training KILLS times; EPOCHS makes the training long enough.
+# `test_kill.py` kills one training KILLS times, so EPOCHS makes the training long enough.
 KILLS = int(os.environ.get("FLUID_KILLS", "4"))
 EPOCHS, ROWS, BATCH = 2 * KILLS, 60, 8
 
@@ -31,7 +33,7 @@ def rows():
 
 
 def jitter(row, rng):
-    """Add random noise to a row, which a resumed training must repeat."""
+    """Add random noise to a row; a resumed training must add the same noise."""
     return row[0] * 2 + rng.normal(0, 1e-3, 4).astype("float32"), row[1]
 
 
@@ -41,7 +43,7 @@ def reader():
 
 
 def full_disk(trainer, done):
-    """Limit the size of files to 4 kB from the seventh to the twentieth step."""
+    """Simulate a full disk: while `done` is from 7 to 20, limit the size of files to 4 kB."""
     import resource
 
     limit = 4096 if 7 <= done <= 20 else resource.RLIM_INFINITY
@@ -49,7 +51,7 @@ def full_disk(trainer, done):
 
 
 def train(folder=None, mode="plain", say=print):
-    """Train, print a line for each step, and return the Trainer."""
+    """Train in a mode, with checkpoints in `folder`; print a line for each step, and return the Trainer."""
     together = 4 if mode == "together" else 1
     interval = 2 if mode != "together" else 5
     config = None if folder is None else fluid.CheckpointConfig(folder, step_interval=interval, max_num_checkpoints=2)
@@ -65,7 +67,7 @@ def train(folder=None, mode="plain", say=print):
                 full_disk(trainer, done)
         if isinstance(event, fluid.EndStepEvent) and mode == "stuck" and event.step == 2:
             say("stuck")
-            while True:  # a signal just before `signal.pause()` would be missed
+            while True:  # `signal.pause()` would miss a signal that comes just before it
                 select.select([], [], [], 0.1)
 
     trainer.train(reader(), num_epochs=EPOCHS, event_handler=on_event)
@@ -73,7 +75,7 @@ def train(folder=None, mode="plain", say=print):
 
 
 def digest(session):
-    """Compute a checksum of all arrays of a session."""
+    """Return a checksum of the names and values of all arrays in a session."""
     found = hashlib.sha256()
     for name, value in sorted(session.state().items()):
         found.update(name.encode() + np.asarray(value).tobytes())

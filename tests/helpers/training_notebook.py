@@ -1,4 +1,4 @@
-"""A notebook that trains, is interrupted, continues, and creates two trainers; it is run twice and rendered.
+"""A notebook about training: it is interrupted, continues, and creates two trainers. Tests run and render it.
 
 `python tests/helpers/training_notebook.py shown.html` writes the rendered page, for
 `chromium --headless --screenshot=shown.png --window-size=1200,3000 shown.html`.
@@ -11,7 +11,7 @@ import nbclient
 import nbconvert
 import nbformat
 
-# The first line of a cell that ends with an error.
+# A cell that begins with this line is expected to end with an error.
 FAILS = "# fails"
 
 CELLS = [
@@ -57,7 +57,7 @@ trainer""",
 
 
 def run(times=2):
-    """Run all cells in one kernel, from top to bottom, `times` times.
+    """Run all cells of the notebook `times` times in one kernel, from top to bottom.
 
     Returns:
       The notebook, with the outputs of the last run.
@@ -80,7 +80,7 @@ def rendered(notebook):
 
 
 class Table(html.parser.HTMLParser):
-    """A parser of the table cells of a page, row by row, and all other text."""
+    """A parser of an HTML page: `rows` has the table cells row by row, `text` has all other text."""
 
     def __init__(self, page):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writers of generated rows as files of each format, where possible by other libraries than the readers use."""
+"""Writers of test files in each format: where possible, they use other libraries than the readers of fluid."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def rows_of(count, first=0):
-    """Generate rows: a number, an array `[3]`, a list of any length, text, bytes."""
+    """Generate `count` rows with: a number, from `first` on; an array `[3]`; a list of 0 to 3 numbers; text; bytes."""
     rng = np.random.default_rng(count + 1000 * first)
     return [
         {
@@ -56,7 +56,7 @@ def npz(path, rows):
 
 
 def tfrecord(path, rows):
-    """Write a TFRecord file: TensorBoard frames the records, and `example` encodes the messages."""
+    """Write a TFRecord file: TensorBoard's RecordWriter writes the frames, and `example` encodes the rows."""
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     with path.open("wb") as file:
@@ -85,7 +85,7 @@ def webdataset(path, rows):
 
 
 def plain(row):
-    """Convert a row to JSON types, without bytes."""
+    """Convert a row to JSON types; leave out bytes, which JSON lacks."""
     return {
         name: value.tolist() if hasattr(value, "tolist") else value
         for name, value in row.items()
@@ -94,7 +94,7 @@ def plain(row):
 
 
 def example(row, packed=True):
-    """Encode a row as a tf.train.Example in protobuf's wire format: tags, varints, lengths."""
+    """Encode a row as a tf.train.Example in protobuf's wire format; `packed` selects packed lists of numbers."""
     features = b""
     for name, value in row.items():
         if isinstance(value, str | bytes):
@@ -137,12 +137,12 @@ FORMATS = {
 
 
 def id_of(row):
-    """Return the number of a row, which readers return under several names and types."""
+    """Return the number of a row that was read; the row has the number as `id` or `cls`, in any type."""
     return int(np.asarray(row["id"] if "id" in row else row["cls"]).reshape(()))
 
 
 def write(folder, format, counts):
-    """Write files with the given `counts` of rows; return a pattern that matches them."""
+    """Write a file for each number of rows in `counts`; return a glob pattern that matches the files."""
     writer, extension = FORMATS[format]
     first = 0
     for number, count in enumerate(counts):
@@ -152,7 +152,7 @@ def write(folder, format, counts):
 
 
 def write_all(folder, counts):
-    """Write files in each format, in separate folders; return the patterns by format."""
+    """Write files in each format to separate folders; return a dict from formats to glob patterns."""
     found = {}
     for format in FORMATS:
         (folder / format).mkdir()

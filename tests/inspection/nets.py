@@ -7,7 +7,7 @@ from fluid import layers
 
 
 def digits():
-    """Build a convolutional net with training: unordered feeds, states, and an output in a dict."""
+    """Build a convolutional net and its loss: the label is declared first, the net has states, outputs are a dict."""
     label = layers.data("label", shape=[1], dtype="int64")
     image = layers.data("image", shape=[1, 8, 8])
     hidden = fluid.nets.simple_img_conv_pool(
@@ -19,7 +19,7 @@ def digits():
 
 
 def recurrent():
-    """Build a block over sequence steps, with operators inside and around, and then repeated blocks."""
+    """Build a recurrent block with operators inside and outside of it, and then three repeated blocks."""
     words = layers.data("words", shape=[4], lod_level=1)
     scale = layers.data("scale", shape=[8])
     rnn = layers.DynamicRNN()

@@ -15,7 +15,7 @@ from fluid.inspection.partition import Counter
 
 
 def cost(function, *arguments):
-    """Return the cost of a function."""
+    """Return the cost of a function of JAX arrays, counted from its jaxpr."""
     return Counter().cost(live_equations(jax.make_jaxpr(function)(*arguments).jaxpr))
 
 
@@ -108,7 +108,7 @@ def test_data_dependent_loops_count_once_and_are_partial():
 
 
 def whole(program, batch_size, time=16):
-    """Return the XLA cost analysis of a forward pass, compiled as a whole."""
+    """Return the cost analysis of XLA for the forward pass of a program."""
     feeds = {n: fluid.core.stand_in(spec, batch_size, (time, time)) for n, spec in program.feeds.items()}
     arrays = {n: jnp.zeros(s.shape, s.dtype) for n, s in (program.parameters | program.states).items()}
 
@@ -146,7 +146,7 @@ def test_sum_of_rows_matches_xla_cost_analysis(function):
     want = whole(program, 3)
     assert sum(row.flops for row in found.rows) == found.totals.forward.flops
     assert sum(row.bytes for row in found.rows) == found.totals.forward.bytes
-    # XLA may count operations on values that two layers share once or twice.
+    # If two layers share a value, XLA may count its operations once or twice, so the totals may differ a little.
     assert found.totals.forward.flops == pytest.approx(want["flops"], rel=0.02)
     assert found.totals.forward.bytes == pytest.approx(want["bytes accessed"], rel=0.05)
 
@@ -154,7 +154,8 @@ def test_sum_of_rows_matches_xla_cost_analysis(function):
 def test_recurrence_flops_scale_with_steps():
     found = fluid.summary(nets.recurrent, batch_size=2, time=5)
     by_name = {row.name: row.flops for row in found.rows}
-    # Two products and two sums of [2, 8] for each of 5 steps, one of each for each of 3 blocks.
+    # fc_0 has two products and two sums of shape [2, 8] in each of 5 steps. repeat_0/fc_0 has one product and one sum
+    # in each of 3 blocks.
     assert by_name["fc_0"] == 5 * (2 * 2 * (4 + 8) * 8 + 2 * 2 * 8)
     assert by_name["repeat_0/fc_0"] == pytest.approx(3 * (2 * 2 * 8 * 8 + 2 * 8), abs=3 * 8)
 
@@ -180,7 +181,7 @@ def test_a_training_step_against_the_whole():
         jax.jit(step).lower(shapes, np.zeros((batch, 32), "float32"), np.zeros((batch, 1), "float32")).cost_analysis()
     )
     assert found.totals.step.flops == pytest.approx(want["flops"], rel=0.05)
-    # The products forward, and backward with respect to both weights and to the hidden layer.
+    # These are the matrix products: forward, and backward with respect to both weights and the hidden layer.
     assert found.totals.step.flops > 2 * batch * (32 * 64 * 2 + 64 * 3)
 
 

@@ -1,4 +1,4 @@
-"""Drawings: all layers and edges are visible, and no element hides another element."""
+"""Drawings of programs: all layers and edges are visible, and no element hides another element."""
 
 import itertools
 import json
@@ -89,7 +89,8 @@ def test_drawings_share_no_ids_or_styles():
 
 def test_the_file_refers_to_nothing_else():
     svg = fluid.draw(nets.recurrent).svg
-    assert re.findall(r"\w+://[^\s\"]*", svg) == ["http://www.w3.org/2000/svg"]  # the name of the format
+    # The only URL is the XML namespace of SVG, which no viewer loads.
+    assert re.findall(r"\w+://[^\s\"]*", svg) == ["http://www.w3.org/2000/svg"]
     assert not re.search(r"href|<script|<image|@import|url\(", svg)
 
 
@@ -116,7 +117,7 @@ STATEMENT = re.compile(
 
 
 def dot_statements(drawing):
-    """Return the statements of DOT text, one a line, and check that braces match."""
+    """Return a match for each line of the DOT text, which has one statement; check that braces match."""
     lines = drawing.dot.splitlines()
     found = [STATEMENT.fullmatch(line) for line in lines]
     assert all(found), [line for line, statement in zip(lines, found, strict=True) if not statement]
@@ -126,7 +127,7 @@ def dot_statements(drawing):
 
 
 def dot_edges(drawing):
-    """Return the names of the boxes at both ends of each edge in DOT text."""
+    """Return `(source, target)`, the names of two boxes, for each edge in the DOT text."""
     found = dot_statements(drawing)
     names = {s["node"]: json.loads(s["label"]).splitlines()[0] for s in found if s["node"]}
     return [(names[s["source"]], names[s["target"]]) for s in found if s["source"]]
@@ -157,7 +158,7 @@ def test_a_deep_net_is_drawn_at_once():
 
     start = time.perf_counter()
     shown = texts(fluid.draw(program))
-    assert time.perf_counter() - start < 30  # nearly all of it for tracing the program
+    assert time.perf_counter() - start < 30  # tracing the program takes nearly all of this time
     assert {f"fc_{layer}" for layer in range(200)} <= set(shown)
 
 
@@ -183,14 +184,14 @@ def test_fixed_batch_size_needs_the_batch_size_argument():
 
 
 def overlap(first, second):
-    """Return whether two rectangles have points in common that are not on their sides."""
+    """Return whether the interiors of two rectangles overlap."""
     across = min(first.right, second.right) - max(first.left, second.left)
     return across > 0.01 and min(first.bottom, second.bottom) - max(first.top, second.top) > 0.01
 
 
 @st.composite
 def programs(draw):
-    """Draw programs of nested frames, in which each layer reads earlier layers."""
+    """Generate nested frames of boxes, in which each layer may read earlier layers."""
 
     def boxes(depth):
         found = []
@@ -236,7 +237,7 @@ def test_edges_go_down_and_cross_no_box(root):
 
 @given(programs())
 def test_unrelated_edges_do_not_overlap(root):
-    """Check that overlapping lines share their source box or their target box."""
+    """Check that two edges overlap only if they have the same source box or the same target box."""
     _, lines = lay_out(root)
     upright = [
         (points[0], points[-1], x, y, to_y)
@@ -286,4 +287,5 @@ def test_text_fits_its_box():
     for group in tree.iter(f"{SVG}g"):
         width = float(group.find(f"{SVG}rect").get("width"))
         for text in group.iter(f"{SVG}text"):
-            assert len(text.text) * size * 0.605 < width  # the widest of common monospace fonts
+            # In the widest of common monospace fonts, a character is 0.605 times as wide as the font size.
+            assert len(text.text) * size * 0.605 < width

@@ -22,7 +22,7 @@ def rows(function, **options):
 
 
 def line_of(function, text):
-    """Return `file:line` of the first line of a function that contains a text."""
+    """Return `FILE:LINE` of the first line in a function that contains `text`."""
     lines, start = inspect.getsourcelines(function)
     number = next(i for i, line in enumerate(lines) if text in line)
     return f"{pathlib.Path(inspect.getsourcefile(function)).name}:{start + number}"
@@ -68,7 +68,8 @@ def test_operators_are_rows_of_their_line():
     }
     program = fluid.Program(nets.recurrent)
     outside = [name for name, (_, depth) in operators.items() if not depth]
-    assert len(fluid.runtime.check_fetch(program, outside)) == 2  # the names under which they can be fetched
+    # Operators outside of loops can be fetched by these names.
+    assert len(fluid.runtime.check_fetch(program, outside)) == 2
 
 
 def test_layers_in_a_loop_are_nested_below():
@@ -205,7 +206,7 @@ def test_feeds_and_constants_as_outputs_are_accepted():
 @pytest.mark.parametrize("row", ROWS, ids=[row.id for row in ROWS])
 def test_each_equation_belongs_to_a_single_layer(row):
     program = fluid.Program(row.program())
-    batch = 6 if row.name == "temporal_shift" else 4  # videos of three images each
+    batch = 6 if row.name == "temporal_shift" else 4  # temporal_shift reads videos of three images each
     traced = trace(program, Sizes(batch, 16, 16))
     found = partition(program, traced)
     outputs = [getattr(v, "data", v) for v in traced.applied.outputs]

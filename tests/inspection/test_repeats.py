@@ -1,4 +1,4 @@
-"""Repeated blocks: drawings show repeated blocks once, and keep all other layers."""
+"""Repeated blocks: a drawing shows equal consecutive blocks once, and keeps all other layers."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def boxes(function):
 
 
 def frames(root):
-    """Return all frames in a frame, outer frames first."""
+    """Yield all frames inside a frame, outer frames first."""
     for box in root.inside:
         if box.inside:
             yield box
@@ -43,7 +43,7 @@ def edges(root):
 
 
 def chain(kinds):
-    """Return a chain of boxes, in which repeated blocks are drawn once."""
+    """Return the drawing of a chain of layers with these kinds, in which repeated blocks are drawn once."""
     found = [Box("layer", [kind], structure=(kind,)) for kind in kinds]
     for source, target in itertools.pairwise(found):
         target.inputs.append(source)
@@ -53,7 +53,7 @@ def chain(kinds):
 
 
 def unrolled(inside):
-    """Return the kinds of layers that a drawing stands for, in order."""
+    """Return the kinds of layers in a drawing, in order; the layers of a repeated block appear repeatedly."""
     found = []
     for box in inside:
         found += unrolled(box.inside) * int(box.lines[0].removeprefix("× ")) if box.inside else [box.lines[0]]
@@ -100,7 +100,7 @@ def test_a_loop_of_python():
 
 
 def test_blocks_end_where_the_block_before_them_ends():
-    """Compare trailing layers: the last two of the first block resemble later blocks, but begin none of them."""
+    """Check that no repeated block begins inside the first block, whose last two layers equal later layers."""
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[8]), size=8)
@@ -147,7 +147,7 @@ def test_parallel_twins_are_drawn_separately():
 
 
 def test_wires_that_skip_a_block_are_no_repetition():
-    """Skip a block with a wire: the outside value of every second block comes from the first block."""
+    """Check that unequal inputs prevent folding: every second block adds the value before the first block."""
 
     def program():
         x = layers.data("x", shape=[8])

@@ -1,4 +1,4 @@
-"""Summary tables: shapes, sums, text, JSON, and accepted arguments."""
+"""Summary tables of programs: shapes, sums, text, HTML, JSON, and accepted arguments."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def outputs(function, **options):
 def test_shapes_follow_batch_and_time():
     assert outputs(nets.recurrent)["words"] == "float32[batch, time, 4]"
     assert outputs(nets.recurrent)["dynamic_rnn_0"] == "float32[batch, time, 8]"
-    assert outputs(nets.recurrent)["fc_0"] == "float32[batch, 8]"  # of one step
+    assert outputs(nets.recurrent)["fc_0"] == "float32[batch, 8]"  # the shape of one step of the loop
     assert outputs(nets.digits)["conv2d_0"] == "float32[batch, 20, 6, 6]"
     assert outputs(nets.digits)["mean_0"] == "float32[]"
 
@@ -108,7 +108,8 @@ def test_sessions_trainers_and_inferencers():
     assert list(found.forward) == list(found.step) == ["train_discriminator", "train_generator"]
     assert found.totals.forward == sum(found.forward.values(), fluid.inspection.partition.Cost())
     assert found.totals.step.flops == sum(cost.flops for cost in found.step.values()) > found.totals.forward.flops
-    assert sum(row.trainable for row in found.rows if row.program == "train_generator") == 0  # counted above
+    # The rows of train_discriminator already count all parameters, which both programs share.
+    assert sum(row.trainable for row in found.rows if row.program == "train_generator") == 0
 
     trainer = fluid.Trainer(nets.digits, fluid.optimizer.Adam(1e-3))
     inferencer = fluid.Inferencer(nets.digits, params=trainer.params)
@@ -170,7 +171,7 @@ def test_text_table_has_aligned_columns_and_totals():
     assert text.count("nets.py:") == 9
     assert "forward pass" in text and "training step" in text and "32 examples" in text
     table = lines[2 : lines.index(lines[2], 3)]
-    assert len({line.index("nets.py") for line in table[1:]}) == 1  # columns are aligned
+    assert len({line.index("nets.py") for line in table[1:]}) == 1  # the columns are aligned
     assert len(lines[2]) == max(map(len, table))
 
 

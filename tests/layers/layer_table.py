@@ -1,4 +1,4 @@
-"""Table of all layers: every test of a property of all layers uses these rows."""
+"""Table of all layers: tests of properties that every layer must have run on these rows."""
 
 import zlib
 from collections.abc import Callable
@@ -15,16 +15,17 @@ from fluid import errors, layers, nets
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: the call of a layer.
+    """A row of the table: a call of a layer, and example feeds.
 
     Attributes:
-      name: of the public function.
-      build: called with the declared feeds in order, and perhaps `name=`.
+      name: the name of the public function.
+      build: the function that calls the layer, with the declared feeds in order, and perhaps `name=`.
       feed: arrays by name, batch first; floats are declared as floats, integers as "int64".
-      gradient: if True, the gradient is compared with finite differences; compositions are slow and add nothing.
-      half: the dtype of its first result for bfloat16 input.
+      gradient: if True, the gradient is compared with finite differences. False if the layer has no gradient, or is a
+        composition of other layers: the test of a composition is slow and adds nothing.
+      half: the dtype of the layer's first result for bfloat16 inputs.
       wrong: feeds that are refused when the program is discovered.
-      label: distinguishes rows of the same layer.
+      label: a word that distinguishes the rows of the same layer.
       lengths: in the table of sequences: "same" if all sequences of a row need equal lengths; "apart" if the lengths
         may differ; "given" if the lengths are fixed.
       shortest: in the table of sequences: the minimum length.
@@ -65,12 +66,12 @@ def declare(name, value, dtype=None):
 
 
 def recurred(x, h, **arguments):
-    """Return the recurrence of the table rows."""
+    """Return the new state from an input and a state: the step of the recurrences in the table."""
     return layers.fc([x, h], 2, act="tanh", **arguments)
 
 
 def kept_mean(x, **arguments):
-    """Build a custom layer with a state."""
+    """Build a custom layer that keeps the mean of the batch in a state, and adds the state to `x`."""
     state = layers.create_state([3])
     state.update(jnp.mean(x, axis=0))
     return layers.scale(x + state.value, **arguments)
@@ -81,7 +82,7 @@ def start_of(x):
 
 
 def block_of(rnn, x, **arguments):
-    """Build a recurrence whose step is a block."""
+    """Build a recurrence whose step is the block of a `DynamicRNN` or of a `StaticRNN`."""
     with rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step():
         now = rnn.step_input(x)
         before = rnn.memory(init=np.ones((now.shape[0], 2), now.dtype))
@@ -91,7 +92,7 @@ def block_of(rnn, x, **arguments):
 
 
 class Elman(layers.RNNCell):
-    """A custom cell, with the step of the other recurrences in the table."""
+    """A custom cell whose step is `recurred`, as in the other recurrences in the table."""
 
     state_shape = (2,)
 
@@ -130,13 +131,13 @@ class Feedback(layers.DecodeHelper):
 
 
 def rnn_of(cell, x, **arguments):
-    """Return the outputs of a recurrence, and its last states, concatenated."""
+    """Return the outputs of `layers.rnn`, followed by the arrays of its last states."""
     outputs, states = layers.rnn(cell, x, **arguments)
     return outputs, *jax.tree.leaves(states)
 
 
 def ids_of(helper, x, **arguments):
-    """Build a decoder with an id helper. The outputs always select id 2, and never end with 4."""
+    """Return a decoder with an id helper; its outputs always select id 2, so a row never ends with the end id 4."""
     starts = jnp.zeros(x.shape[0], "int32")
     made = helper(lambda ids: x + ids[:, None].astype(x.dtype), starts, 4)
     cell = layers.GRUCell(2, **arguments)
@@ -144,7 +145,7 @@ def ids_of(helper, x, **arguments):
 
 
 def decoded(decoder, states=None, steps=3, **arguments):
-    """Return the outputs of a few steps of a decoder."""
+    """Return the outputs of a decoder after at most `steps` steps."""
     return layers.dynamic_decode(decoder, states, max_step_num=steps - 1, **arguments)[0]
 
 
@@ -170,7 +171,7 @@ def simplex(*shape, salt=0):
 
 
 def whole(high, *shape, salt=0):
-    """Return integers below a bound."""
+    """Return integers from 0 to `high - 1`."""
     return rng(shape, salt).integers(0, high, shape)
 
 
@@ -179,9 +180,9 @@ def flags(*shape, salt=0):
 
 
 def ragged(function, plain=0):
-    """Adapt a layer on sequences to a row of arrays: the last input holds lengths, and the results are data.
+    """Convert a layer on sequences to a function of arrays, whose last argument holds the lengths.
 
-    The first `plain` inputs stay arrays.
+    The first `plain` arguments stay arrays. The function returns the data of the sequences.
     """
 
     def build(*values, **arguments):
@@ -195,7 +196,7 @@ def ragged(function, plain=0):
 
 
 def padded(results):
-    """Return the data of all sequence batches among the results."""
+    """Return `results` with each SequenceBatch replaced by its data."""
     return jax.tree.map(layers.base.dense, results, is_leaf=layers.base.is_sequence)
 
 
@@ -240,11 +241,12 @@ IDS_OF = {"x": whole(5, 3, 4, 1), "n": LENGTHS}
 BAD_STEPS = {"x": real(3, 4, 2, 2), "n": LENGTHS}
 BAD_IDS_OF = {"x": whole(5, 3, 4, 2), "n": LENGTHS}
 TAGGED = {"x": real(3, 4, 2), "tag": whole(2, 3, 4), "n": LENGTHS}
-CTC_LABEL = np.array([[1, 2], [2, 0]]), np.array([3, 2]), np.array([2, 1])  # classes; lengths of input and of label
+# These arrays are two labels, the lengths of their inputs, and the lengths of the labels.
+CTC_LABEL = np.array([[1, 2], [2, 0]]), np.array([3, 2]), np.array([2, 1])
 
 GATES, BAD_GATES = {"x": real(3, 4, 16), "n": LENGTHS}, {"x": real(3, 4, 7), "n": LENGTHS}
 
-# Anchors on 6 x 5 pixels, two per pixel; regions of images 12 pixels wide; and matching targets.
+# Detection layers read two anchors for each of 6 x 5 pixels, three regions of images 12 pixels wide, and prior boxes.
 ANCHORS, ROIS, PRIOR = boxes(6, 5, 2, scale=12.0), boxes(3, scale=12.0), boxes(5)
 INFO = np.array([[12.0, 12.0, 1.0]], "float32")
 SPREAD = [0.1, 0.1, 0.2, 0.2]
@@ -279,7 +281,7 @@ REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod"
 
 
 def plain(names, feed, **settings):
-    """Return a row for each layer that needs only its inputs."""
+    """Return a row for each layer in `names`, which needs no arguments besides its inputs."""
     return [Row(name, getattr(layers, name), feed, **settings) for name in names.split()]
 
 

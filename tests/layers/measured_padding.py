@@ -14,7 +14,7 @@ SEQUENCES = (fluid.SequenceBatch, fluid.NestedSequenceBatch)
 
 
 class Measured:
-    """A table row as a program whose sequences have `fill` as padding when the layer reads them."""
+    """A program of a table row, which writes `fill` into the padding of all sequences before the layer reads them."""
 
     def __init__(self, row, feed=None):
         self.feed = row.feed if feed is None else feed
@@ -23,13 +23,14 @@ class Measured:
         self._step = jax.jit(self._measure)
 
     def __call__(self, feed=None, fill=0.0):
-        """Return results, states, and gradients of parameters, of fed arrays, and of the layer's sequences."""
+        """Return results, states, and gradients with respect to parameters, fed arrays, and fed sequences."""
         return self._step(self.arrays, self.feed if feed is None else feed, jnp.float32(fill))
 
     def _build(self, row):
         fill = layers.data("fill", [], append_batch_size=False)
         values = [_spoilt(name, declare(name, value), fill) for name, value in self.feed.items()]
-        with core.as_fluid():  # the shapes of the table hold, not the shapes of the layer
+        # The shapes in the table are intended, so warnings about likely mistakes are silenced.
+        with core.as_fluid():
             return row.build(*values)
 
     def _measure(self, arrays, feed, fill):
@@ -57,7 +58,7 @@ class Measured:
 
 
 def assert_same(got, want, what="", close=1e-5):
-    """Compare measurements; sequences are compared on valid steps, whatever the amount of padding."""
+    """Check that two measurements agree; sequences are compared on their valid steps only."""
     got, want = (jax.tree.leaves(v, is_leaf=_is_sequence) for v in (got, want))
     for one, other in zip(got, want, strict=True):
         for a, b in zip(_arrays(one), _arrays(other), strict=True):
@@ -65,7 +66,7 @@ def assert_same(got, want, what="", close=1e-5):
 
 
 def assert_no_gradient_in_padding(gradients):
-    """Check that gradients of padding are zero: other values would reach parameters of earlier layers."""
+    """Check that gradients of padding are zero, because other values would reach the parameters of earlier layers."""
     for value in gradients["sequences"].values():
         assert not np.asarray(value.data)[~np.asarray(value.mask)].any()
 
@@ -83,7 +84,7 @@ def roomier(value, more):
 
 
 def with_lengths(value, lengths, salt=0):
-    """Return a SequenceBatch of other lengths, with steps of the given batch in any order."""
+    """Return a SequenceBatch of these lengths, with steps drawn at random from the valid steps of `value`."""
     steps = np.concatenate(value.rows())
     data = steps[np.random.default_rng(salt).integers(0, len(steps), value.shape[:2])]
     return fluid.SequenceBatch(data, np.array(lengths, "int32"))

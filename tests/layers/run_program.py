@@ -1,4 +1,4 @@
-"""Program functions run on arrays, without a Session."""
+"""Helpers for tests of layers: they run a program function on arrays, without a Session."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import fluid
 
 
 def run(function, feed, mode="train", arrays=None, key=0, **options):
-    """Apply a program once, and return the result of `Program.apply`. Arrays not given have their initial values."""
+    """Apply a program once, and return the result of `Program.apply`; `arrays` replace initial values by name."""
     program = fluid.Program(function)
     given = program.init(jax.random.key(1)) | {n: jnp.asarray(v) for n, v in (arrays or {}).items()}
     feeds = {n: v if isinstance(v, fluid.SequenceBatch) else jnp.asarray(v) for n, v in feed.items()}
@@ -21,7 +21,7 @@ def output(function, feed, **options):
 
 
 def feeds(**arrays):
-    """Declare feeds that fit arrays, batch first."""
+    """Declare and return a feed for each array or SequenceBatch, whose first dimension is the batch."""
     kinds = {"f": "float32", "i": "int64", "b": "bool"}
     return [
         fluid.layers.data(
@@ -32,5 +32,5 @@ def feeds(**arrays):
 
 
 def check(build, want, rtol=1e-5, atol=1e-6, **arrays):
-    """Build a value from feeds and compare it."""
+    """Check that `build`, called with a feed for each array, returns the value `want`."""
     np.testing.assert_allclose(output(lambda: build(*feeds(**arrays)), arrays), want, rtol=rtol, atol=atol)

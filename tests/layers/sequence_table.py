@@ -71,12 +71,15 @@ def _deep():
 
 
 def _rows():
-    """Return plain rows beside sequences."""
+    """Return a feed of an array `x` with a row for each sequence of `y`."""
     return {"x": real(3, 2), "y": sequence(3, 4, 2, lengths=[4, 1, 2])}
 
 
 def inner(function):
-    """Apply a layer to the innermost sequences of a sequence batch, split into parts `[batch, time, 2, ...]`."""
+    """Convert a layer on nested sequences to a function of sequences `[batch, time, 2, ...]`.
+
+    The inner sequences have one or two parts in turn.
+    """
 
     def build(x, *others):
         counts = 1 + jnp.arange(x.shape[1]) % 2
@@ -86,7 +89,7 @@ def inner(function):
 
 
 def teacher_forced(x, last, time_major):
-    """Return outputs, states and lengths of a decoder over sequences."""
+    """Return outputs, last states and lengths of an LSTM decoder that reads the sequences `x` as inputs."""
     decoder = layers.BasicDecoder(layers.LSTMCell(2), layers.TrainingHelper(x))
     (outputs, _), states, lengths = layers.dynamic_decode(
         decoder, max_step_num=last, output_time_major=time_major, return_length=True
@@ -123,7 +126,7 @@ YOLO = {"x": real(3, 14, 4, 3), "b": _steps(positive(3, 4, 4) / 2), "k": _steps(
 
 
 def restored(x):
-    """Return regions distributed to levels, and merged again."""
+    """Distribute regions to pyramid levels, double them, and return them in their original order."""
     levels, restore = layers.distribute_fpn_proposals(x, 2, 4, 4, 1)
     return layers.gather(layers.concat([level * 2 for level in levels], axis=0), restore)
 

@@ -1,4 +1,4 @@
-"""Small recurrent net that scores ids, with all its hypotheses: the reference for searches."""
+"""Reference for tests of beam search: a small recurrent net that scores ids, and a list of all its hypotheses."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +7,7 @@ ROWS, WIDTH, IDS, START, END = 3, 4, 4, 0, 1
 
 
 def weights(seed):
-    """Return a small recurrent net: the transition of state and id, and the projection to scores."""
+    """Return random arrays: the initial states `x`, and the weights of the state, of the id and of the scores."""
     rng = np.random.default_rng(seed)
     sizes = {"x": (ROWS, WIDTH), "past": (WIDTH, WIDTH), "word": (IDS, WIDTH), "out": (WIDTH, IDS)}
     return {name: rng.normal(size=size).astype("float32") * 1.5 for name, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""Activations, by name and as layers."""
+"""Activations as names, functions and layers: tests of values and slopes."""
 
 import jax
 import jax.numpy as jnp

@@ -18,7 +18,7 @@ TARGETS = {"out", "output", "cond", "correct", "total"}
 
 def test_every_variable_that_fluid_would_write_is_declared():
     given = {(n, a) for n, f in FUNCTIONS.items() for a in inspect.signature(f).parameters if a in TARGETS}
-    # A loop calls its condition, and `out` declares the results of a Python function.
+    # Fluid writes neither of these: `cond` of a loop is a function, and `out` of `py_func` declares results.
     assert given - set(DECLARED) == {("py_func", "out"), ("while_loop", "cond")}
 
 

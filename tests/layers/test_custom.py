@@ -106,7 +106,8 @@ def test_no_gradient_passes_through_a_state():
         x = layers.data("x", shape=[4])
         weight = layers.create_parameter([4], name="weight")
         layers.create_state([4], name="kept").update(jnp.mean(x * weight, axis=0))
-        return minimized(weight * x + layers.create_state([4], name="kept").value)  # the updated value
+        # The state of the same name already has the updated value.
+        return minimized(weight * x + layers.create_state([4], name="kept").value)
 
     session = fluid.Session(program)
     weight = np.asarray(session.scope["weight"])

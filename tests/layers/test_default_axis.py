@@ -1,4 +1,4 @@
-"""Defaults of 2017 on `[batch, time, features]`: a single warning, except in programs for Fluid."""
+"""Default axes of 2017 on `[batch, time, features]`: a single warning, and none in programs written for Fluid."""
 
 import warnings
 
@@ -104,7 +104,7 @@ def test_unambiguous_axes_do_not_warn(case):
 
 @pytest.mark.parametrize("case", WARNED)
 def test_programs_that_were_written_for_fluid_are_silent(case):
-    """Run by the name of `fluid.static`, and in the programs and saved models of `fluid.static`."""
+    """Check that nothing warns within `as_fluid`, in which `fluid.static` and saved models of Fluid run."""
 
     def program():
         with core.as_fluid():
@@ -128,14 +128,15 @@ def test_static_programs_are_silent():
     rows, totals = exe.run(main, feed=feed, fetch_list=[y, total], return_numpy=False)
     assert np.asarray(rows).shape == (4, 2) and np.asarray(totals).shape == (3,)
 
-    def function():  # a program function with the layers of fluid.static, as for fluid.contrib.Trainer
+    # Programs for fluid.contrib.Trainer are functions that call the layers of fluid.static.
+    def function():
         return static.layers.fc(static.layers.data("x", shape=[5, 8]), size=2)
 
     fluid.Program(function)
 
 
 def language_model(norm):
-    """Build a causal transformer, in which step 4 must not change earlier steps."""
+    """Build a causal transformer, in which a step must not change the outputs of earlier steps."""
     ids = layers.data("ids", [LENGTH, 1], "int64")
     x = layers.embedding(ids, [COUNT, WIDTH])
 
@@ -147,7 +148,7 @@ def language_model(norm):
 
 
 def change(norm):
-    """Return the largest change of each step after a change of the last id."""
+    """Return, for each step, the largest change of the outputs after a change of the last id."""
     session = fluid.Session(lambda: language_model(norm), seed=0)
     ids = np.arange(2 * LENGTH).reshape(2, LENGTH, 1) % COUNT
     changed = ids.copy()

@@ -1,4 +1,4 @@
-"""`dense` of the last axis, for any rank: equal to `fc` of equal parameters without flattening."""
+"""`dense` on the last axis of arrays of any rank: compared with NumPy, and with `fc` of equal parameters."""
 
 import jax
 import numpy as np
@@ -63,7 +63,7 @@ def test_without_a_bias_and_with_names():
 
 
 def test_an_embedding_is_multiplied_as_a_table():
-    """Look up fewer rows than ids: a CPU multiplies the table, as with `fc`."""
+    """Check that `dense` after an embedding with fewer rows than ids multiplies the table, as `fc` does."""
     ids = RANDOM.integers(0, 5, (4, 6, 1))
 
     def program(layer):

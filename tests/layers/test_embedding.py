@@ -1,4 +1,4 @@
-"""Embeddings: rows looked up in tables."""
+"""Embeddings: looked-up rows, padding rows, invalid ids, and tables shared by name."""
 
 import jax
 import jax.numpy as jnp

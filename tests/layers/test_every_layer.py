@@ -13,7 +13,8 @@ from layers.sequence_table import SEQUENCE_ROWS
 import fluid
 from fluid import errors, layers, nets
 
-DECLARE_FEEDS = {"data", "table_columns", "table_features"}  # and take none; see `tests/test_tabular.py`
+# These functions declare feeds and read none. `tests/test_tabular.py` tests the functions for tables.
+DECLARE_FEEDS = {"data", "table_columns", "table_features"}
 NETS = {name: value for name, value in vars(nets).items() if getattr(value, "__module__", "") == nets.__name__}
 SCHEDULES = {name for name in layers.__all__ if getattr(layers, name).__module__ == "fluid.lr"}
 PUBLIC = {name: getattr(layers, name) for name in layers.__all__ if name not in SCHEDULES | {"overview"}} | {
@@ -39,13 +40,16 @@ def test_the_table_is_complete():
 
 
 def rounded(arrays):
-    """Return the numbers rounded to bfloat16, in float32."""
+    """Return the arrays with float32 numbers rounded to bfloat16, but still of dtype float32."""
     return {n: v.astype("bfloat16").astype("float32") if v.dtype == "float32" else v for n, v in arrays.items()}
 
 
 @each(ROWS)
 def test_under_jit_and_in_mixed_precision(row):
-    """Compile each layer with equal results. In mixed precision, parameters, states and loss inputs stay float32."""
+    """Check that jit changes no result, and that mixed precision changes results little.
+
+    In mixed precision, parameters, states and inputs of losses stay float32.
+    """
     exact, mixed = (fluid.Program(row.program(), precision=p) for p in ("float32", "bfloat16"))
     assert {s.dtype for s in (mixed.parameters | mixed.states).values()} <= {"float32", "int32"}
     arrays, feed = rounded(exact.init(jax.random.key(2))), rounded(row.feed)

@@ -1,4 +1,4 @@
-"""Matrices with low-rank adapters: compared with the formula, and merged into plain matrices."""
+"""Matrices with low-rank adapters: compared with the formula, and with the merged matrices."""
 
 import jax
 import numpy as np
@@ -40,7 +40,7 @@ def adapted():
 
 
 def test_merged_adapters_compute_the_trained_function():
-    """Merge attention with four matrices, and a stack of blocks with three in a single array."""
+    """Check that merged matrices of attention, and of three blocks in a stacked array, compute the same outputs."""
     data = {"x": np.random.default_rng(0).normal(size=(32, 6, 8)).astype("float32")}
     trainer = fluid.Trainer(adapted)
     before = trainer.params

@@ -179,7 +179,7 @@ def test_several_results_have_names():
         carry = (layers.zeros([32, 3], "float32"),) * 2
         return layers.module(net, x[:32], call=lambda cell, x, train: cell(carry, x))[1]
 
-    # The fixed carry refuses other batch sizes, so a sample discovers the program with the right batch size.
+    # The carry fits batches of 32 rows only, so the program is discovered with a sample of the right size.
     found = fluid.Program(build, sample_feed={"x": X, "y": Y})
     assert [name for name in found.values if name.startswith("module_0.tmp")] == [f"module_0.tmp_{k}" for k in range(3)]
 
@@ -204,7 +204,7 @@ def test_sequences_are_refused():
 
 
 def predicted_by_library(kind, updated):
-    """Return the result of the updated module in test mode, computed by its library alone."""
+    """Return the result of the updated module in test mode, computed by Flax or Haiku without fluid."""
     if kind == "linen":
         return Linen().apply(updated, X, train=False)
     if kind == "haiku":

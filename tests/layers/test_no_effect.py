@@ -1,4 +1,4 @@
-"""Arguments without effect: declared with a reason, and with a warning for users who rely on them."""
+"""Arguments without effect: each is documented with a reason, and warns users who request an effect."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ from fluid.layers import no_effect
 
 
 def stepped(method):
-    """Return a recurrence by blocks that passes arguments to a method."""
+    """Return a function that builds a DynamicRNN, and passes its arguments to the method with this name."""
 
     def build(x, **arguments):
         rnn = layers.DynamicRNN()
@@ -44,7 +44,7 @@ BUILDS = {row.name: row for row in reversed(ROWS)} | {
         {"x": real(4, 3)}),
 }  # fmt: skip
 
-# For each argument with an expected effect: a value that requests the effect, and a harmless value.
+# Each argument from which a user may expect an effect has a value that requests it, and a value that does not.
 WISHES = {
     ("auc", "topk"): (2, 1),
     ("batch_norm", "fuse_with_relu"): (True, False),
@@ -60,7 +60,7 @@ WISHES = {
 
 
 def functions():
-    """Return all functions that a program function calls, by name."""
+    """Return, by name, the public functions that a program function may call."""
     found = {name: getattr(layers, name) for name in layers.__all__}
     found |= {name: value for name, value in vars(nets).items() if getattr(value, "__module__", "") == nets.__name__}
     found |= {f"fluid.{name}": getattr(input, name) for name in ("embedding", "one_hot")}
@@ -155,7 +155,7 @@ def test_invisible_arguments_do_not_warn(name, argument):
 
 
 def test_the_dtype_of_the_parameters_does_not_warn():
-    """Accept the actual dtype: half precision beside half precision, float32 in mixed precision."""
+    """Check that `dtype=` may name the actual dtype: bfloat16 for bfloat16 inputs, float32 in mixed precision."""
     discover("dynamic_lstm", {"dtype": "bfloat16"}, dtype="bfloat16")
     discover("dynamic_lstm", {"dtype": "float32"}, precision="bfloat16")
 

@@ -46,7 +46,7 @@ def test_the_table_is_sound():
 @settings(max_examples=5)
 @given(data=st.data())
 def test_nan_in_the_padding(row_id, data):
-    """Keep NaN out of results and gradients for any amount of padding; padding gets no gradient."""
+    """Check that NaN in the padding reaches no result and no gradient, and that padding has no gradient."""
     row, measure = BY_ID[row_id], measured(row_id)
     feed = fed(row, data.draw)
     clean, spoilt = measure(feed), measure(feed, np.nan)
@@ -59,7 +59,7 @@ def test_nan_in_the_padding(row_id, data):
 
 
 def assert_rows_one_by_one(measure, feed, measured_together, row_id):
-    """Compare each row of a batch with the row alone and with more padding."""
+    """Check that each row of a batch equals the row alone, with more padding."""
     outputs, _, gradients = measured_together
     totals = jax.tree.map(np.zeros_like, gradients["parameters"])
     for i in range(3):
@@ -73,7 +73,7 @@ def assert_rows_one_by_one(measure, feed, measured_together, row_id):
 
 
 def each_way_to_feed_sequences():
-    """Return the feeds with the first as sequences, and with all as sequences if there are more."""
+    """Yield `(row, False)` to feed only the first value as sequences, and `(row, True)` to feed all values so."""
     for row in ROWS:
         yield pytest.param(row, False, id=f"{row.id}-first")
         if len(row.feed) > 1:
@@ -82,13 +82,13 @@ def each_way_to_feed_sequences():
 
 @pytest.mark.parametrize("row, all_feeds", list(each_way_to_feed_sequences()))
 def test_sequences_are_respected_or_refused(row, all_feeds):
-    """Refuse unsupported sequences, rather than include padding in the result."""
+    """Check that a layer raises an error for sequences, or that padding does not change its results."""
     feed = dict(row.feed)
     for name in list(feed)[: None if all_feeds else 1]:
         data = np.stack([feed[name]] * 3, axis=1)
         feed[name] = fluid.SequenceBatch(data, np.arange(len(data), dtype="int32") % 3 + 1)
     if row.name in ("dropout", "img_conv_group"):
-        return  # padding draws other masks, here as in any random layer
+        return  # the shape of the padded batch changes the masks of dropout, and so the results
     try:
         measure = Measured(row, feed)
     except errors.FluidError:
@@ -110,7 +110,7 @@ def sentiment():
 
 
 def regression():
-    """Build normalised steps, scores over the steps of each sequence, and sequence operators, down to a loss."""
+    """Build a regression on sequences: batch norm, a softmax over the steps, sequence operators, and a loss."""
     x = layers.data("x", shape=[3], lod_level=1)
     hidden = layers.batch_norm(layers.fc(x, size=4, act="relu"))
     score = layers.sequence_softmax(layers.fc(hidden, size=1))
@@ -122,7 +122,7 @@ def regression():
 
 
 def recurrent():
-    """Build an LSTM, and the block of a DynamicRNN over its outputs."""
+    """Build a classifier of sequences: an LSTM, and a DynamicRNN over the outputs of the LSTM."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     label = layers.data("label", shape=[1], dtype="int64")
     hidden, _ = layers.dynamic_lstm(layers.fc(layers.embedding(words, size=[20, 4]), size=16), size=16)
@@ -140,7 +140,7 @@ def recurrent():
 
 
 def tagger():
-    """Build a window of words, scored by a CRF."""
+    """Build a tagger of words: a convolution over the words, and a CRF over its scores."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     tags = layers.data("tags", shape=[1], dtype="int64", lod_level=1)
     scores = layers.sequence_conv(layers.embedding(words, size=[20, 4]), num_filters=3)
@@ -155,7 +155,7 @@ LADDERS = (None, [8], [3, 13])
 
 @functools.cache
 def session_of(program, ladder):
-    """Return a session of the program with names for its two outputs."""
+    """Return a session of the program, whose two outputs are named `loss` and `other`."""
 
     @functools.wraps(program)
     def named():
@@ -175,7 +175,7 @@ def feed_of(program, lengths, rng):
 
 
 def outcome(session, feed):
-    """Return loss, the other output, and the gradients of the loss, of a program without updates."""
+    """Return both outputs of the program, and the gradients of the loss for all parameters, without an update."""
     (program,) = session.programs.values()
     fetch = ["loss", "other", *(f"{name}@GRAD" for name in program.parameters)]
     return [np.asarray(v) for v in session.run(program.name, feed, fetch=fetch, mode="test")]
@@ -190,7 +190,7 @@ def outcome(session, feed):
     seed=st.integers(0, 99),
 )
 def test_whole_programs_are_their_rows(program, lengths, ladder, more, seed):
-    """Compare losses and gradients of a batch with the means over its rows, in any bucket, with garbage as padding."""
+    """Check that loss and gradients of a batch are means over its rows, in any bucket, with garbage as padding."""
     session = session_of(program, None if ladder is None else tuple(ladder))
     feed = feed_of(program, lengths, np.random.default_rng(seed))
     ragged = {n: spoilt(fluid.SequenceBatch.from_rows(v), more) if isinstance(v, list) else v for n, v in feed.items()}
@@ -213,7 +213,7 @@ def trained(program, feed):
 
 
 def spoilt(value, more):
-    """Return the sequences as a feed with more padding, which holds garbage."""
+    """Return the sequences with `more` steps of padding, and with NaN or 10**6 in all padding."""
     value = roomier(value, more)
     data = np.array(value.data)
     data[~np.asarray(value.mask)] = np.nan if data.dtype.kind == "f" else 10**6
@@ -222,7 +222,7 @@ def spoilt(value, more):
 
 @pytest.mark.parametrize("program", [sentiment, regression])
 def test_whole_programs(program):
-    """Train in a Session: the final arrays are equal for any padding of the feeds."""
+    """Check that training in a Session ends with equal arrays for any padding of the feeds."""
     rng = np.random.default_rng(3)
     if program is sentiment:
         name, rows, feed = "words", [rng.integers(0, 20, (n, 1)) for n in (5, 1, 8)], {"label": [[0], [1], [1]]}

@@ -1,6 +1,6 @@
 """True derivatives where PaddlePaddle's gradients differ: compared with formulas in NumPy.
 
-`docs/from-fluid-differences.md` lists them. The test of `spectral_norm` is beside its layer.
+`docs/from-fluid-differences.md` lists the differences. `norm/test_spectral.py` tests `spectral_norm`.
 """
 
 import jax
@@ -16,7 +16,7 @@ IMAGE, LOGITS, LABEL = real(2, 3, 4, 6), real(3, 5, 2), whole(5, 3, 1, 2)
 
 
 def slope(build, *arrays):
-    """Return the gradient of a weighted sum of a layer's result for its first input, and the weights."""
+    """Return the gradient of a weighted sum of a layer's result with respect to its first input, and the weights."""
     feed = {f"x{i}": array for i, array in enumerate(arrays)}
     program = fluid.Program(lambda: build(*feeds(**feed)))
     weight = rng("weight").normal(size=jax.eval_shape(lambda: of(program, feed)).shape).astype("float32")

@@ -15,7 +15,7 @@ CLASSES = 3
 
 
 def images(count, seed):
-    """Return for each image `(found, labels, boxes, difficult)`; detections are near objects, or anywhere."""
+    """Generate `(found, labels, boxes, difficult)` for each image; detections are near objects, or anywhere."""
     rng = np.random.default_rng(seed)
     result = []
     for i in range(count):
@@ -34,7 +34,7 @@ def images(count, seed):
 
 
 def counted(rows, label, overlap, difficult_too):
-    """Return scores of a class's detections, whether each is correct, and the number of objects."""
+    """Return, for one class, the scores of detections, a list of their correctness, and the number of objects."""
     scores, right, positives = [], [], 0
     for found, labels, boxes, difficult in rows:
         own = [k for k in range(len(labels)) if labels[k, 0] == label]
@@ -72,7 +72,7 @@ def test_integral_against_scikit_learn(seed, overlap, difficult_too, background,
     for label in range(CLASSES):
         scores, right, positives = counted(rows, label, overlap, difficult_too)
         if positives and label != background:
-            # Objects without a detection have no score there; they reduce the recall, and the area under the curve.
+            # scikit-learn does not know the objects without a detection; they reduce the recall, and so the area.
             share = sum(right) / positives
             precisions.append(average_precision_score(right, scores) * share if any(right) else 0.0)
     metric = DetectionMAP("found", CLASSES, background, overlap, difficult_too)
@@ -95,7 +95,7 @@ def test_eleven_points(seed):
 
 
 def test_perfect_and_empty_detections_score_1_and_0():
-    """Score 1 for perfect detections, and 0 for no detections and for detections in another image."""
+    """Check the score of perfect detections, of no detections, and of detections in another image."""
     rows = images(6, 3)
     perfect = [
         (np.concatenate([labels, np.full((len(labels), 1), 0.9), boxes], axis=1), labels, boxes, None)
@@ -109,7 +109,7 @@ def test_perfect_and_empty_detections_score_1_and_0():
 
 
 def test_streamed_map_is_independent_of_batch_size():
-    """Update from sequence batches, as a program returns them."""
+    """Update the metric from sequence batches of a program; check that the batch size does not matter."""
 
     def program():
         found = layers.data("found", shape=[6], lod_level=1)

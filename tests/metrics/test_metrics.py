@@ -1,4 +1,4 @@
-"""Metrics: compared with scikit-learn and by hand, alone and streamed over a Trainer's test."""
+"""Metrics: compared with scikit-learn and by hand, alone and streamed over the minibatches of `Trainer.test`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Typical mistakes of users, by theme: what `tests/test_mistakes.py` makes, and `tests/MISTAKES.md` shows."""
+"""Typical mistakes of users, by theme: `tests/test_mistakes.py` makes them, and `tests/MISTAKES.md` shows them."""
 
 from mistakes import (
     absent,

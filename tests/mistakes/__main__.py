@@ -1,8 +1,8 @@
-"""Writes tests/MISTAKES.md anew: `make mistakes`."""
+"""The command of `make mistakes`, which writes tests/MISTAKES.md anew."""
 
 import os
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # JAX reads this variable when it is imported
 
 from mistakes.page import PAGE, answers, written
 

@@ -1,4 +1,4 @@
-"""Mistakes with feeds and results that a loss needs, and an answer does not."""
+"""Mistakes with feeds and outputs that only the loss needs: labels are absent in inference and in exported models."""
 
 from fluid import errors
 from mistakes.common import SGD, X, classification, fluid, layers

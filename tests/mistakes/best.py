@@ -1,4 +1,4 @@
-"""Mistakes with the direction and the names of values, with log files, and with trainings without updates."""
+"""Mistakes with names of monitored values, the direction that is better, log files, and training without updates."""
 
 from fluid import errors
 from mistakes.common import READER, SGD, fluid, np, regression

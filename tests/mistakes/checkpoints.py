@@ -1,4 +1,4 @@
-"""Mistakes about continuing a training, and about its checkpoints."""
+"""Mistakes when a training is continued, and with its checkpoints."""
 
 from fluid import errors
 from mistakes.common import READER, SGD, X, Y, fluid, layers, regression

@@ -1,4 +1,4 @@
-"""What the mistakes begin with: some data, and programs without a mistake."""
+"""The names that the code of each mistake may use: some data, and programs without a mistake."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Mistakes in how layers are put together: each layer is right, and one is given what another kind of layer takes."""
+"""Mistakes in the combination of layers: each call alone is right, but the input of a layer is of the wrong kind."""
 
 from fluid import errors
 from mistakes.common import SGD, X, classifier, fluid, layers, np

@@ -1,4 +1,4 @@
-"""Mistakes in the data itself."""
+"""Mistakes in the training data, such as wrong shapes, labels or names of columns."""
 
 from fluid import errors
 from mistakes.common import LABELED, LABELS, READER, SGD, X, Y, classification, fluid, np, regression

@@ -1,4 +1,4 @@
-"""Mistakes in runs of a Session: names, feeds and fetches."""
+"""Mistakes in calls of `Session.run`: names of programs, feeds and fetches."""
 
 from fluid import errors
 from mistakes.common import SGD, X, Y, classifier, fluid, np, regression

@@ -1,4 +1,4 @@
-"""Mistakes in handlers and events."""
+"""Mistakes in event handlers of a training, and in the use of events."""
 
 from fluid import errors
 from mistakes.common import LABELED, READER, SGD, X, Y, classification, fluid, regression

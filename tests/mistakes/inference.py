@@ -1,4 +1,4 @@
-"""Mistakes with an Inferencer."""
+"""Mistakes with an Inferencer: its parameters, its feeds and its results."""
 
 from fluid import errors
 from mistakes.common import LABELED, SGD, X, Y, classification, classifier, fluid, layers, regression

@@ -1,4 +1,4 @@
-"""Mistakes in calls of layers."""
+"""Mistakes in calls of layers: names, arguments and shapes."""
 
 from fluid import errors
 from mistakes.common import SGD, classifier, fluid, layers, np

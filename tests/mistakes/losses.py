@@ -1,4 +1,4 @@
-"""Mistakes after which a training would run and learn nothing, or something else."""
+"""Mistakes with the loss, after which a training would learn nothing, or the wrong thing."""
 
 from fluid import errors
 from mistakes.common import SGD, X, Y, classification, classifier, fluid, jnp, layers, regression

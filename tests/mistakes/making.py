@@ -1,4 +1,4 @@
-"""Makes mistakes, and keeps what fluid says to them."""
+"""Functions that run the code of a mistake, and return the message of fluid."""
 
 import contextlib
 import io
@@ -15,16 +15,16 @@ from mistakes import common
 from mistakes.theme import Logged, Mistake
 
 HERE = pathlib.Path(__file__).resolve().parent
-FILE = "mistake.py"  # what the lines of a mistake are run as, so that messages can name them
+FILE = "mistake.py"  # messages name this file when they name a line of a mistake
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What fluid said to a mistake.
+    """The answer of fluid to a mistake: an error, a warning or a line of the log.
 
     Attributes:
       kind: the class of the exception or warning; Logged for a line of the log.
-      text: the message, with the notes of an exception, and with nothing in it that differs from run to run.
+      text: the message with the notes of an exception, without parts that differ from run to run.
     """
 
     kind: type[Exception]
@@ -41,24 +41,25 @@ class _Kept(logging.Handler):
 
 
 def answer_to(mistake: Mistake, folder: pathlib.Path) -> Answer | None:
-    """Run the lines of a mistake in an empty folder, in a namespace of their own; None when nothing is said.
+    """Run the code of a mistake in `folder` and in a new namespace; return the answer of fluid, or None.
 
-    An exception counts before warnings, and those before the log.
+    An exception has priority over warnings, and warnings have priority over lines of the log.
 
     Raises:
-      Exception: anything that is neither a FluidError nor a FluidWarning.
+      Exception: the code raised another exception than a FluidError, or another warning than a FluidWarning.
     """
     path = folder / FILE
     path.write_text(mistake.code, encoding="utf-8")
     namespace = {name: getattr(common, name) for name in common.__all__} | {"__name__": "mistake"}
-    silence = contextlib.redirect_stdout(io.StringIO())  # what the mistakes themselves print
+    silence = contextlib.redirect_stdout(io.StringIO())  # the code of a mistake may print
     with contextlib.chdir(folder), silence, _log() as logged, warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("error")
         warnings.simplefilter("always", errors.FluidWarning)
         try:
             exec(compile(mistake.code, str(path), "exec"), namespace)
         except errors.FluidError as error:
-            notes = [note for note in getattr(error, "__notes__", []) if not note.startswith("-----")]  # those of JAX
+            # JAX adds a note that begins with "-----", which does not belong to the message of fluid.
+            notes = [note for note in getattr(error, "__notes__", []) if not note.startswith("-----")]
             return Answer(type(error), _steady("\n".join([str(error), *notes]), folder))
     if warned:
         return Answer(errors.FluidWarning, _steady("\n".join(str(w.message) for w in warned), folder))
@@ -69,7 +70,7 @@ def answer_to(mistake: Mistake, folder: pathlib.Path) -> Answer | None:
 
 @contextlib.contextmanager
 def _log() -> Iterator[_Kept]:
-    """Keep what fluid logs meanwhile, and nothing of what it has warned of once in this process."""
+    """Record the log of fluid in the block; forget earlier warnings of arguments without effect, which come once."""
     kept = _Kept()
     logger = logging.getLogger("fluid")
     propagated = logger.propagate
@@ -84,7 +85,7 @@ def _log() -> Iterator[_Kept]:
 
 
 def _steady(text: str, folder: pathlib.Path) -> str:
-    """A message without what differs from one machine or run to another: folders, addresses, versions of Python."""
+    """Replace the parts of a message that differ between runs: folders, processes and addresses in memory."""
     for place in {str(folder), str(folder.resolve())}:
         text = text.replace(f"{place}/", "").replace(place, "FOLDER")
     text = text.replace(f"{HERE}/", "")

@@ -1,4 +1,4 @@
-"""Mistakes with files of another kind, with addresses, and with values that belong to another run."""
+"""Mistakes with files of the wrong kind, with addresses instead of paths, and with values of another run."""
 
 from fluid import errors
 from mistakes.common import READER, SGD, X, classifier, fluid, jax, jnp, layers, np, regression

@@ -1,4 +1,4 @@
-"""Mistakes in names of attributes, arguments and modules; most of the names belong to other libraries."""
+"""Mistakes in names of attributes, arguments and modules; most of these names belong to other libraries."""
 
 from fluid import errors
 from mistakes.common import READER, SGD, X, classifier, fluid, layers, np, regression

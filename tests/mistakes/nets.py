@@ -1,4 +1,4 @@
-"""Mistakes after which a net is trained and cannot learn, or learns something else."""
+"""Mistakes in a net, after which its training runs, but the net cannot learn, or learns the wrong thing."""
 
 from fluid import errors
 from mistakes.common import SGD, X, Y, classifier, fluid, jax, layers, np

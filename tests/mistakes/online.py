@@ -1,4 +1,4 @@
-"""Mistakes with an OnlineTrainer, and with a RemoteTrainer that asks one over HTTP."""
+"""Mistakes with an OnlineTrainer, and with a RemoteTrainer, which controls an OnlineTrainer over HTTP."""
 
 from fluid import errors
 from mistakes.common import SGD, X, Y, fluid, regression

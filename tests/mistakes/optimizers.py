@@ -1,4 +1,4 @@
-"""Mistakes about optimizers, learning rates and what is trained."""
+"""Mistakes with optimizers, learning rates and the choice of the trained parameters."""
 
 from fluid import errors
 from mistakes.common import READER, SGD, X, Y, fluid, layers, regression

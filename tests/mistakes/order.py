@@ -1,4 +1,4 @@
-"""Mistakes in what comes in which order, and in data that is read as something else than it is."""
+"""Mistakes in the order of rows, columns and calls, and with data that fluid would read with the wrong meaning."""
 
 from fluid import errors
 from mistakes.common import LABELS, READER, SGD, X, Y, classifier, fluid, layers, np, regression, sentiment

@@ -1,4 +1,4 @@
-"""The page tests/MISTAKES.md: what fluid says to each mistake."""
+"""The page tests/MISTAKES.md: the code of each mistake, and the message of fluid."""
 
 import pathlib
 import tempfile
@@ -25,7 +25,7 @@ The code of each mistake is run as the file `mistake.py`, behind these lines of 
 
 
 def answers() -> dict[Mistake, Answer | None]:
-    """What fluid says to each mistake, each made in a folder of its own."""
+    """Make each mistake in a new empty folder, and return the answers of fluid by mistake."""
     found = {}
     for theme in THEMES:
         for mistake in theme.mistakes:
@@ -35,7 +35,7 @@ def answers() -> dict[Mistake, Answer | None]:
 
 
 def written(found: Mapping[Mistake, Answer | None]) -> str:
-    """The text of the page."""
+    """Return the text of the page for the answers `found`; omit mistakes without an answer."""
     common = (HERE / "common.py").read_text(encoding="utf-8")
     common = common[common.index("import jax") : common.index("\n__all__")].strip()
     parts = [_HEAD.format(count=len(found), common=common)]
@@ -46,6 +46,6 @@ def written(found: Mapping[Mistake, Answer | None]) -> str:
 
 
 def entry(mistake: Mistake, answer: Answer) -> str:
-    """A mistake and what is said to it."""
+    """Return the entry of the page for one mistake: title, code, and the message of fluid."""
     said = "logged" if answer.kind is Logged else answer.kind.__name__
     return f"\n### {mistake.title}\n\n```python\n{mistake.code}```\n\n{said}:\n\n```text\n{answer.text}\n```\n"

@@ -1,4 +1,4 @@
-"""Mistakes in saving and loading parameters."""
+"""Mistakes in saving and loading parameters and models."""
 
 from fluid import errors
 from mistakes.common import SGD, classifier, fluid, layers, np, regression

@@ -1,4 +1,4 @@
-"""Mistakes about what a program function is, takes and returns."""
+"""Mistakes in program functions: their arguments, their results, and the place of their layers."""
 
 from fluid import errors
 from mistakes.common import SGD, X, fluid, layers, np, regression

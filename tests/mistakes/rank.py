@@ -1,4 +1,4 @@
-"""Mistakes with the dimensions of arrays: defaults that Fluid chose before anyone wrote [batch, time, features]."""
+"""Mistakes with the dimensions of arrays: the defaults of Fluid do not expect the shape [batch, time, features]."""
 
 from fluid import errors
 from mistakes.common import SGD, fluid, layers

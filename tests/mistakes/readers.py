@@ -1,4 +1,4 @@
-"""Mistakes in readers: what gives the data."""
+"""Mistakes in readers, which are the functions and iterables that yield the data."""
 
 from fluid import errors
 from mistakes.common import READER, SGD, X, Y, fluid, np, regression

@@ -1,4 +1,4 @@
-"""Mistakes with the seeds of runs that draw random numbers in test mode."""
+"""Mistakes with the argument `seed` of predictions and runs that draw random numbers in test mode."""
 
 from fluid import errors
 from mistakes.common import SGD, X, classifier, fluid, jax, layers, regression

@@ -1,4 +1,4 @@
-"""Mistakes about rows of different lengths."""
+"""Mistakes with sequences, which are rows of different lengths."""
 
 from fluid import errors
 from mistakes.common import SGD, fluid, layers, np, sentiment

@@ -1,4 +1,4 @@
-"""Mistakes about shared parameters: two sets instead of one, or one instead of two."""
+"""Mistakes with shared parameters: two sets of parameters where one is wanted, or one where two are wanted."""
 
 from fluid import errors
 from mistakes.common import SGD, fluid, layers

@@ -1,4 +1,4 @@
-"""What a mistake is: some lines of a user's, the kind of answer that they must get, and what it must say."""
+"""Classes for mistakes and themes: a mistake is code with the message that fluid must answer."""
 
 import inspect
 import textwrap
@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 
 
 class Logged(Warning):
-    """Stands for a line that fluid writes to its log, where going on is what the user may have meant."""
+    """The kind of an answer that is only a line of the log, because the user may have meant the code as it is."""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A mistake of a user's.
+    """A typical mistake of a user.
 
     Attributes:
-      title: what is wrong.
-      name: of the function that holds it.
-      code: the lines, as they are shown and run.
-      answer: the exception that they raise, a FluidError; or FluidWarning; or Logged.
-      says: what the message must hold: what was found, and what to write instead.
+      title: the heading of the mistake on the page: a short description.
+      name: the name of the function whose body is the code.
+      code: the lines of code that the page shows and the test runs.
+      answer: the expected class: the FluidError that the code raises, or FluidWarning, or Logged.
+      says: words that the message must contain: the found value, and what to write instead.
     """
 
     title: str
@@ -31,18 +31,18 @@ class Mistake:
 
 @dataclass
 class Theme:
-    """Mistakes that have to do with the same thing.
+    """A group of mistakes about one subject.
 
     Attributes:
-      title: the heading under which they are shown.
-      mistakes: in the order in which they are shown.
+      title: the heading of the group on the page.
+      mistakes: the mistakes in the order of the page.
     """
 
     title: str
     mistakes: list[Mistake] = field(default_factory=list)
 
     def mistake(self, title: str, answer: type[Exception], *says: str) -> Callable[[Callable[[], None]], None]:
-        """Decorate a function whose body is a mistake."""
+        """Return a decorator that adds the body of a function to this theme, as a mistake that must get `answer`."""
 
         def take(function: Callable[[], None]) -> None:
             self.mistakes.append(Mistake(title, function.__name__, _body(function), answer, says))
@@ -51,7 +51,7 @@ class Theme:
 
 
 def _body(function: Callable[[], None]) -> str:
-    """The lines of a function below its `def`."""
+    """Return the source of the body of a function, without indentation."""
     lines = inspect.getsource(function).splitlines(keepends=True)
     start = next(i for i, line in enumerate(lines) if line.startswith("def "))
     return textwrap.dedent("".join(lines[start + 1 :])).strip("\n") + "\n"

@@ -1,4 +1,4 @@
-"""Mistakes that have to do with JAX: a program is traced, its values have no numbers yet."""
+"""Mistakes with values of a program in Python and NumPy: JAX traces the program, and its values have no numbers yet."""
 
 from fluid import errors
 from mistakes.common import SGD, fluid, jax, jnp, layers, np, regression

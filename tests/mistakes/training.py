@@ -1,4 +1,4 @@
-"""Mistakes in calls of a Trainer."""
+"""Mistakes in calls of a Trainer, such as `train` and `test`."""
 
 from fluid import errors
 from mistakes.common import LABELED, READER, SGD, X, Y, classification, fluid, layers, np, regression

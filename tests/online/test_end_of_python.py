@@ -1,4 +1,4 @@
-"""Scripts that end without closing their OnlineTrainer: equal to a kill, with the script's exit status."""
+"""Scripts that end without closing their OnlineTrainer: training resumes as after a kill; the exit status is kept."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Trainers hosted elsewhere with their readers: HostedTrainer, `python -m fluid remote`, and RemoteTrainer."""
+"""Trainers that a server hosts with their readers: HostedTrainer, `python -m fluid remote`, and RemoteTrainer."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ def endless():
 
 
 def losses(count):
-    """Return the losses of the first steps of a Session."""
+    """Return the losses of the first `count` steps of a Session on FEEDS."""
     session = trainer().session
     return [float(session.step(FEEDS[i % 2]).loss) for i in range(count)]
 
@@ -78,7 +78,7 @@ def test_a_paused_training_resumes_at_its_step(serve):
     remote = serve(endless, MINIBATCHES)
     remote.train()
     events = remote.events()
-    seen = list(itertools.islice(events, 3))  # while it trains
+    seen = list(itertools.islice(events, 3))  # the calls below come while the trainer trains
     assert remote.test()["loss"] > 0
     assert remote.save()["saved"].startswith("step_")
     paused = remote.pause()
@@ -101,7 +101,7 @@ def test_a_stopped_pause_is_given_up(serve):
     assert remote.stop()["state"] == "stopped"
     remote.train()
     first = [e for e in itertools.islice(remote.events(), 50) if e["event"] == "BeginEpochEvent"]
-    assert [event["epoch"] for event in first] == [0]  # of the second training
+    assert [event["epoch"] for event in first] == [0]  # the events are from the second training
     remote.stop()
 
 

@@ -1,4 +1,4 @@
-"""Journal: accepted rows are kept in order and exactly once, and failures are reported."""
+"""The journal of an OnlineTrainer: accepted rows are kept in order and exactly once, and failures are reported."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from fluid import errors
 from fluid.online.journal import Accepted, Journal
 
 SETTINGS = {"batch_size": 2}
-# `make soak` flips a bit of every byte; the ordinary suite flips a bit of some bytes.
+# A test flips a bit in every STRIDE-th byte of each file; `make soak` sets 1, so that it tests every byte.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "997"))
 
 
@@ -29,7 +29,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def open_journal(path):
-    """Open the journal: `open_journal(max_rows=3)`; close all journals at the end."""
+    """Return a function that opens the journal, as in `open_journal(max_rows=3)`; close all journals at the end."""
     opened = []
 
     def open_one(**options):
@@ -46,7 +46,7 @@ def open_journal(path):
 def test_accepted_rows_are_read_in_order_after_reopening(tmp_path_factory, sent, data):
     path = tmp_path_factory.mktemp("journal") / "journal.db"
     expected = []
-    # Hypothesis may end an example at any draw, so a plain close() might not be reached.
+    # Hypothesis may end an example at any draw, so a plain call of close() might not be reached.
     with contextlib.closing(Journal(path, SETTINGS)) as journal:
         for number, (rows, again) in enumerate(sent):
             body = bytes([number]) * 3
@@ -71,7 +71,7 @@ def test_accepted_rows_are_read_in_order_after_reopening(tmp_path_factory, sent,
 def test_a_commit_waits_for_the_disk(open_journal):
     database = open_journal()._db
     assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # 2 means FULL: a commit waits for the disk
 
 
 def test_row_51_a_second_process_is_refused(open_journal, path):
@@ -111,7 +111,7 @@ def test_row_50_a_repeated_key_needs_equal_rows(open_journal):
     with pytest.raises(errors.OnlineError, match="other rows were sent with the key 'one' before"):
         journal.append(b"b", 0, 1, key="one")
     journal.append(b"b", 0, 1, key="two")
-    journal.drop(2)  # a key outlives its rows
+    journal.drop(2)  # the journal remembers a key longer than the rows of the key
     assert journal.append(b"a", 0, 1, key="one") == (0, True)
     journal.append(b"c", 0, 1, key="three")
     assert journal.append(b"a", 0, 1, key="one") == (3, False), "only the newest keys are remembered"
@@ -162,7 +162,10 @@ def test_row_51_changed_on_the_disk(open_journal, path):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Return folders as left by a process killed at certain moments; each holds the rows 0 to 5, or 2 to 5."""
+    """Return a folder of journals, as a process leaves them that was killed, or that closed the journal.
+
+    Each journal accepted the rows 0 to 5; the rows 0 and 1 were dropped, but may still be there.
+    """
     base = tmp_path_factory.mktemp("killed")
     (base / "now").mkdir()
     with contextlib.closing(Journal(base / "now" / "journal.db", SETTINGS)) as journal:
@@ -183,7 +186,10 @@ def sent(number):
 
 
 def flipped(path):
-    """Yield byte indices, and the contents of a file with a flipped bit in this byte."""
+    """Yield `(index, content)` for every STRIDE-th byte of a file; in the content, one bit of this byte is flipped.
+
+    In a file of at most 100 bytes, every byte is flipped.
+    """
     content = path.read_bytes()
     for place in range(0, len(content), STRIDE if len(content) > 100 else 1):
         yield place, content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
@@ -205,7 +211,7 @@ def test_row_51_flipped_bits_keep_rows_or_raise(killed, tmp_path, state, name):
                 assert [tuple(entry) for entry in journal.read(2, 6)] == [(n, 1, 10, sent(n)[0]) for n in range(2, 6)]
                 assert journal.note("reader") == "[5]"
                 for number in range(6):
-                    with contextlib.suppress(errors.OnlineError):  # the key belongs to other rows
+                    with contextlib.suppress(errors.OnlineError):  # after the flip, the key may belong to other rows
                         assert journal.append(*sent(number)) == (number, True), place
         except errors.JournalError:
             noticed += 1
@@ -288,7 +294,10 @@ def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):
 
 
 def appended_together(journal, asked):
-    """Append from as many threads, which all queue before the first append; return the outcomes, in order."""
+    """Append each element of `asked` from a separate thread; return the results and errors, in order.
+
+    All threads queue before the first append, so the journal writes the rows in one commit.
+    """
     found = [None] * len(asked)
 
     def append(place):

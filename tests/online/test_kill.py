@@ -1,4 +1,4 @@
-"""OnlineTrainer killed while clients send: no accepted row is lost, or trained on twice."""
+"""An OnlineTrainer that is killed while a client sends rows: no accepted row is lost or trained on twice."""
 
 import os
 import pathlib
@@ -14,10 +14,10 @@ from online import trainer_of_stream
 import fluid
 from fluid import errors
 
-# `make soak` kills 200 times.
+# The number of kills; `make soak` sets 200.
 KILLS = int(os.environ.get("FLUID_ONLINE_KILLS", "4"))
 SCRIPT = pathlib.Path(trainer_of_stream.__file__)
-AHEAD = 60  # rows that a client sends ahead of the training
+AHEAD = 60  # the client waits while this number of rows, or more, is accepted but not trained on
 
 pytestmark = pytest.mark.slow
 
@@ -26,13 +26,14 @@ class Killed:
     """A server that is killed at given moments, and restarted each time.
 
     Args:
-      folder: of the OnlineTrainer.
-      environment: of its processes.
-      moments: of each killed process: after a number of lines and a number of seconds after these, or None; or after a
-        number of accepted requests, before the response to the last request.
+      folder: the folder of the OnlineTrainer.
+      environment: the environment variables of the processes.
+      moments: a pair for each process to kill. `((lines, seconds), None)` kills the process `seconds` after it has
+        printed a number of lines. `(None, requests)` kills the process when it has accepted a number of requests,
+        before it can respond to the last request.
 
     Attributes:
-      steps: the rows of each step, as the processes reported.
+      steps: the checksum of the rows of each step, as printed by the processes.
       kills: the number of killed processes.
     """
 
@@ -53,7 +54,7 @@ class Killed:
         return self
 
     def __exit__(self, *exception):
-        """Terminate the last process, as a container does."""
+        """End the last process with SIGTERM, as a container does."""
         self._moments.clear()
         self.wait(lambda: self._url)
         self._process.send_signal(signal.SIGTERM)
@@ -62,18 +63,18 @@ class Killed:
             raise self._failure
 
     def wait(self, until):
-        """Wait until the processes report an event, and return the event."""
+        """Wait until `until()` returns a true value, and return this value; fail if no process runs any more."""
         with self._changed:
             self._changed.wait_for(lambda: until() or not self._thread.is_alive())
             assert until(), self._failure
             return until()
 
     def send(self, rows, key):
-        """Send rows until there is a response, from any process."""
+        """Send rows again after each kill, until a process responds; return the response."""
         while True:
             try:
                 return fluid.RemoteTrainer(self.wait(lambda: self._url)).send(rows, key, wait=0)
-            except errors.RemoteError:  # the server was killed meanwhile; the rows may or may not be accepted
+            except errors.RemoteError:  # the server was killed, before or after it accepted the rows
                 continue
 
     def _run(self):
@@ -87,7 +88,7 @@ class Killed:
                 self._changed.notify_all()
 
     def _run_once(self, moment):
-        """Run a process that is killed at its moment, or survives."""
+        """Run a server process until it is killed at `moment`; if `moment` is None, until SIGTERM ends it."""
         after, accepted = moment or (None, None)
         command = [sys.executable, str(SCRIPT), str(self._folder), *([str(accepted)] if accepted else [])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environment) as process:
@@ -108,7 +109,7 @@ class Killed:
             if words[0] == "url":
                 self._url = words[1]
             elif words[0] == "step":
-                # A repeated step has equal rows, and no row is skipped.
+                # After a kill, a step that runs again has the same rows, and no step is skipped.
                 assert int(words[1]) <= len(self.steps)
                 assert self.steps.setdefault(int(words[1]), words[2]) == words[2]
             self._changed.notify_all()

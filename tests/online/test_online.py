@@ -1,4 +1,4 @@
-"""OnlineTrainer in a single process: training data, verbs, and errors."""
+"""OnlineTrainer in a single process: the rows that it trains on, methods such as pause and stop, and errors."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ from fluid.serving import protocol
 
 @pytest.fixture
 def opened(tmp_path):
-    """Make an OnlineTrainer in a folder: `opened(test_every=None)`; close all trainers at the end."""
+    """Return a function that makes an OnlineTrainer, as in `opened(test_every=None)`; close all trainers at the end."""
     made = []
 
     def open_one(folder="online", **options):
@@ -33,15 +33,15 @@ def rows_of(columns):
 
 
 def trained_on(online):
-    """Start, wait until all whole minibatches are trained on, and return the status."""
+    """Start an OnlineTrainer, wait until it has trained on all whole minibatches, and return its status."""
     online.start()
     while online.save()["state"] == "training":
         pass
-    return online.save()  # this call saves the steps after the last checkpoint
+    return online.save()  # this call writes a checkpoint of the last steps
 
 
 def weights(online):
-    """Return the parameters in the newest checkpoint."""
+    """Return the parameters in the newest checkpoint of an OnlineTrainer, by name."""
     config = fluid.CheckpointConfig(online._path / "checkpoints")
     trainer = fluid.Trainer(line, fluid.optimizer.SGD(0.1), checkpoint_config=config)
     return {name: np.asarray(value) for name, value in trainer.params.items()}
@@ -54,14 +54,15 @@ def test_stream_rows_are_trained_or_tested_by_position(opened):
     online.send(rows_of({name: column[20:] for name, column in data.items()}))
     status = trained_on(online)
     online.stop()
-    # 31 rows: 25 to train on in 6 minibatches, 6 to test on; 5 minibatches go up to row 24, one more to 29
+    # Of the rows 0 to 30, the rows 4, 9, ..., 29 are test rows. Six minibatches of 4 rows end at row 28, so the test
+    # row 29 and the row 30 wait.
     expected = {"accepted": 31, "trained": 24, "tested": 5, "waiting": 2, "steps": 6, "saved": 6, "published": None}
     assert {name: status[name] for name in expected} == expected
     assert status["state"] == "waiting" and status["error"] is None
     weight, bias, tests = 0.0, 0.0, []
     start = fluid.Trainer(line, fluid.optimizer.SGD(0.1)).params
     weight, bias = (float(np.ravel(start[name])[0]) for name in ("guess.w_0", "guess.b_0"))
-    held_out = {0: [], 1: [4], 2: [9], 3: [14], 4: [19], 5: [24]}  # rows that are tested before each minibatch
+    held_out = {0: [], 1: [4], 2: [9], 3: [14], 4: [19], 5: [24]}  # by minibatch, the test rows before it
     x, y = data["x"][:, 0].astype("float64"), data["y"][:, 0].astype("float64")
     for number, batch in enumerate(divided(list(range(31)))):
         tests += [(weight * x[row] + bias - y[row]) ** 2 for row in held_out[number]]
@@ -139,7 +140,7 @@ def test_rows_that_no_checkpoint_needs_are_dropped(opened):
         online.send(points(5, seed))
         trained_on(online)
     saved = sorted(int(name) for name in os.listdir(online._path / "checkpoints") if name.isdigit())
-    # Three checkpoints are kept. A trainer that continues at the oldest checkpoint reads its last minibatch again.
+    # Three checkpoints are kept. A trainer that continues from the oldest one reads the minibatch before it again.
     needed = online._split.start(saved[0] - 1)
     assert len(saved) == 3 and needed - 5 < online._journal.held <= needed
     online.stop()
@@ -152,7 +153,7 @@ def test_versions_are_published(opened, tmp_path):
     online = opened(publish_to=tmp_path / "models", fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(30))
     trained_on(online)
-    (tmp_path / "models" / ".3.writing").mkdir(parents=True)  # as a killed process leaves the folder
+    (tmp_path / "models" / ".3.writing").mkdir(parents=True)  # a killed process leaves such a folder
     assert online.publish()["published"] == 6 == online.publish()["published"]
     assert sorted(os.listdir(tmp_path / "models")) == ["6"]
     online.stop()
@@ -178,14 +179,14 @@ def test_versions_are_published_automatically(opened, tmp_path, caplog):
     online = opened(publish_to=tmp_path / "models", publish_every=2, fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(25))
     assert trained_on(online)["steps"] == 5
-    # Due after 2 and 4 steps; a minibatch that is already read is trained on first.
+    # Versions are due after 2 and 4 steps, but training first finishes a minibatch that was already read.
     first, second = sorted(map(int, os.listdir(tmp_path / "models")))
     assert first in (2, 3) and second in (4, 5)
     (tmp_path / "models").rename(tmp_path / "moved")
     (tmp_path / "models").write_text("in the way")
     online.send(points(5))
     assert trained_on(online)["steps"] == 6
-    online.stop()  # all work after the last step is done by now
+    online.stop()  # this call waits until all work after the last step is done
     assert "nothing was published after 6 steps" in caplog.text
 
 
@@ -323,13 +324,13 @@ def test_sequences_have_a_limit(opened):
     with pytest.raises(errors.FeedError, match="found a sequence of 4 steps, expected at most 3"):
         online.send([([1, 2, 3, 4],)])
     with pytest.raises(errors.FeedError, match="ids"):
-        online.send([([5],)])  # there are five words
+        online.send([([5],)])  # the table has only the words 0 to 4
     online.send([([1, 2],), ([3],)])
     tracemalloc.start()
     try:
         with pytest.raises(errors.FeedError, match="found a sequence of 20000 steps, expected at most 3"):
             online.send([([1] * 20_000,), *[([1],)] * 2_500])
-        assert tracemalloc.get_traced_memory()[1] < 20_000_000  # padded, they are 400 MB
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000  # padded to 20,000 steps, the rows would take 400 MB
     finally:
         tracemalloc.stop()
 

@@ -1,4 +1,4 @@
-"""Divisions of a stream: by positions alone, with every row exactly once."""
+"""Division of a stream into minibatches and test rows: it depends only on positions, and uses each row exactly once."""
 
 import pytest
 from hypothesis import given

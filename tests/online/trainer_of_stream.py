@@ -1,8 +1,8 @@
-"""Stream of generated rows, and an OnlineTrainer of the stream that can be killed.
+"""A stream of generated rows, and an OnlineTrainer that trains on the stream and that a test may kill.
 
 `python tests/online/trainer_of_stream.py FOLDER` serves the trainer until a signal ends it. It prints the URL of the
-server, and the rows of each step. With a second argument `ACCEPTED`, the process dies after it has accepted rows
-`ACCEPTED` times, before it can send the response.
+server, and a checksum of the rows of each step. With a second argument `ACCEPTED`, the process dies after it has
+accepted rows `ACCEPTED` times, before it can send the response.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import numpy as np
 import fluid
 from fluid.serving import Settings
 
-# Small numbers, so that a short stream has many minibatches, checkpoints and dropped rows.
+# These numbers are small, so that a short stream has many minibatches, checkpoints and dropped rows.
 BATCH, TEST_EVERY = 4, 5
 DIVIDED = {"batch_size": BATCH, "test_every": TEST_EVERY, "checkpoint_every": 2}
 WORDS, LONGEST = 20, 8
@@ -34,20 +34,20 @@ def program():
 
 
 def line():
-    """Build a program that compiles quickly."""
+    """Build a linear model of one number, which compiles quickly."""
     x, y = fluid.layers.data("x", shape=[1], column=0), fluid.layers.data("y", shape=[1], column=1)
     guess = fluid.layers.fc(x, size=1, name="guess")
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y))}
 
 
 def points(count, seed=0):
-    """Return rows of `line`, as columns."""
+    """Return `count` rows for the program `line`, as columns `x` and `y`."""
     x = np.random.default_rng(seed).normal(size=(count, 1)).astype("float32")
     return {"x": x, "y": 2 * x + 1}
 
 
 def requests(seed):
-    """Yield client requests without end: `(key, rows)`, from one row to more than two minibatches at once."""
+    """Yield requests of a client, `(key, rows)`, without end; a request has 1 to 11 rows."""
     rng = np.random.default_rng(seed)
     for number in itertools.count():
         rows = [
@@ -62,25 +62,25 @@ def requests(seed):
 
 
 def divided(rows):
-    """Return the minibatches of a stream, by the documented rule: the last of every five rows is not trained on."""
+    """Divide rows into minibatches by the documented rule: the last of every five rows is a test row and left out."""
     trained = [row for position, row in enumerate(rows) if position % TEST_EVERY != TEST_EVERY - 1]
     return [trained[low : low + BATCH] for low in range(0, len(trained) - BATCH + 1, BATCH)]
 
 
 def make(folder, handlers=(), function=line, **options):
-    """Return an OnlineTrainer."""
+    """Return an OnlineTrainer of a program function, with small minibatches and frequent checkpoints."""
     optimizer = fluid.optimizer.Adam(0.01) if function is program else fluid.optimizer.SGD(0.1)
     options = {**DIVIDED, **(TRAINING if function is program else {}), **options}
     return fluid.OnlineTrainer(function, optimizer, folder, handlers=handlers, **options)
 
 
 def trainer(**options):
-    """Return a plain Trainer of `program`."""
+    """Return a Trainer of `program`, with the settings of the OnlineTrainer."""
     return fluid.Trainer(program, fluid.optimizer.Adam(0.01), **TRAINING, **options)
 
 
 class Digests(fluid.Handler):
-    """A handler that reports the rows of each step."""
+    """A handler that reports a checksum of the rows of each step."""
 
     def __init__(self, say):
         self._say = say
@@ -95,17 +95,17 @@ class Digests(fluid.Handler):
 
 
 def say(line):
-    """Write a line to standard output at once and as a whole; two threads write."""
+    """Write a line to standard output in one system call, because two threads write lines."""
     os.write(1, f"{line}\n".encode())
 
 
 def state(of):
-    """Return checksums of all arrays of a Trainer, by name."""
+    """Return the checksum of each array of a Trainer, by name."""
     return {name: hashlib.sha256(np.asarray(value).tobytes()).hexdigest() for name, value in of.session.state().items()}
 
 
 def die_when_accepted(journal, times):
-    """Die between the commit of some rows and the response."""
+    """Patch a journal: kill this process after the append number `times`, before the response to the client."""
     append = journal.append
 
     def dying(*arguments):
@@ -114,7 +114,7 @@ def die_when_accepted(journal, times):
         times -= 1
         if not times:
             os.kill(os.getpid(), signal.SIGKILL)
-        return append(*arguments)  # the key is already known
+        return append(*arguments)  # the key is known by now, so this call appends nothing
 
     journal.append = dying
 

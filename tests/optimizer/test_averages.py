@@ -48,7 +48,7 @@ def test_lookahead_is_optaxs():
 
 
 def test_lookahead_starts_from_the_loaded_parameters():
-    """Load parameters after the optimizer state exists."""
+    """Check that the first update uses the current parameters, and not the parameters at the creation of the state."""
     optimizer = Lookahead(SGD(0.1), alpha=0.5, k=1)
     tx = optimizer.transformation({})
     updates, _ = tx.update({"w": jnp.ones(2)}, tx.init({"w": jnp.full(2, 9.0)}), {"w": jnp.full(2, 5.0)})
@@ -83,7 +83,7 @@ def regression():
 
 
 def averaging(average, **options):
-    """Return a Session that minimises and keeps an average."""
+    """Return a Session whose program minimises a loss and updates `average`."""
 
     def program():
         loss = regression()
@@ -95,7 +95,7 @@ def averaging(average, **options):
 
 
 def train(session, steps, every=1):
-    """Return the parameters after each update, as float64."""
+    """Run `steps` training steps; return the parameters after every `every` steps, as float64."""
     found = []
     for step in range(steps):
         session.run("program", feed={"x": X[step]})
@@ -242,7 +242,7 @@ def test_an_equal_average_restores_replaced_parameters():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_window_forgets_non_finite_parameters(bad):
-    """Recover from non-finite parameters: they leave the average with the windows that contain them."""
+    """Check that an average is finite again after the windows with non-finite parameters have ended."""
     average = ModelAverage(0.5, 2, 2)
     seen = [1, bad, 2, 3, 4, 5, 6]
     state, found = average.start({"w": jnp.ones(2)}), []
@@ -285,7 +285,7 @@ def test_nested_averages_match_numpy():
 
 
 def test_of_several_minimizes_each_keeps_its_parameters():
-    """Average the final value of the step where both minimizers change a parameter."""
+    """Check that a parameter that two minimizers change is averaged with its final value of each step."""
     ema = ExponentialMovingAverage(0.5)
 
     def program():
@@ -324,7 +324,7 @@ def test_trainer_tests_and_saves_the_average(average, tmp_path):
 
 
 def test_a_handler_may_look_at_the_average():
-    """Swap the average in between steps, which leaves training unchanged."""
+    """Check that the training does not change if a handler applies the average between steps."""
     ema, losses = ExponentialMovingAverage(0.9), []
     made = fluid.Trainer(regression, ema.track(Momentum(0.05)))
     reader = [[(row,) for row in batch] for batch in X[:5]]

@@ -1,4 +1,4 @@
-"""Optimizers: compared with independent NumPy versions and optax; the golden tests cover recorded numbers."""
+"""Optimizers: compared with independent NumPy versions and optax; test_goldens.py compares with recorded numbers."""
 
 import dataclasses
 import re
@@ -152,7 +152,7 @@ DESCENDING = {
 
 @pytest.mark.parametrize("rule", DESCENDING.values(), ids=DESCENDING)
 def test_optax_rules_that_descend_are_not_warned_of(rule):
-    parameter_updates._check_direction(fluid.optimizer.Optax(rule))  # warnings are errors
+    parameter_updates._check_direction(fluid.optimizer.Optax(rule))  # a warning would fail this test
 
 
 def test_an_ascending_custom_optimizer_warns():
@@ -173,7 +173,7 @@ def test_settings_of_other_optimizers_are_theirs():
         def rule(self):
             return optax.sgd(self.learning_rate)
 
-    fluid.Trainer(regression, Mine(0.1))  # warnings are errors
+    fluid.Trainer(regression, Mine(0.1))  # a warning would fail this test
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_settings_that_make_rules_diverge_are_refused(make):
 
 
 def test_a_negative_momentum_is_a_momentum():
-    assert fluid.optimizer.Momentum(0.1, -0.5).momentum == -0.5  # Gidel et al., 2019
+    assert fluid.optimizer.Momentum(0.1, -0.5).momentum == -0.5  # as in Gidel et al., 2019
 
 
 def test_decay_large_enough_to_diverge_warns():
@@ -214,7 +214,7 @@ def test_decay_large_enough_to_diverge_warns():
         with pytest.warns(errors.FluidWarning, match=r"subtracts 1 \* 2.5 of fc_0.w_0"):
             fluid.Trainer(program, optimizer)
     for optimizer in (fluid.optimizer.SGD(0.3), fluid.optimizer.Momentum(0.5, 0.9), fluid.optimizer.Adam(5.0)):
-        fluid.Trainer(program, optimizer)  # warnings are errors
+        fluid.Trainer(program, optimizer)  # a warning would fail this test
     with pytest.warns(errors.FluidWarning, match=r"AdamW.*weight_decay=50"):
         fluid.Trainer(regression, fluid.optimizer.AdamW(0.1, weight_decay=50))
 
@@ -223,7 +223,7 @@ def test_two_weight_decays_warn():
     decay = fluid.regularizer.L2Decay(0.01)
     with pytest.warns(errors.FluidWarning, match=r"Lion.* decays weights twice.*Lion\(weight_decay=0.01\)"):
         fluid.optimizer.Lion(1e-4, regularization=decay)
-    fluid.optimizer.AdamW(1e-3, weight_decay=0.0, regularization=decay)  # warnings are errors
+    fluid.optimizer.AdamW(1e-3, weight_decay=0.0, regularization=decay)  # a warning would fail this test
     fluid.optimizer.AdamW(1e-3, regularization=fluid.regularizer.L1Decay(0.01))
     fluid.optimizer.Muon(0.02, regularization=decay)
 
@@ -250,7 +250,8 @@ def test_exclusions_in_nets_without_biases_do_not_warn():
         return fluid.layers.mean(fluid.layers.fc(x, size=1, bias_attr=False))
 
     for exclude in (lambda p: len(p.shape) < 2, lambda p: re.search("b_0", p.name)):
-        fluid.Trainer(program, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=exclude))  # warnings are errors
+        # a warning would fail this test
+        fluid.Trainer(program, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=exclude))
     fluid.Trainer(
         regression, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=lambda p: re.search("b_", p.name))
     )

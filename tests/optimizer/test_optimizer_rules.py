@@ -1,4 +1,4 @@
-"""Rules of optimizers: each against its formula in NumPy, and properties of all rules."""
+"""Update rules of optimizers: each is compared with its formula in NumPy; properties of all rules are checked."""
 
 import dataclasses
 
@@ -154,14 +154,14 @@ RULES = {
 
 def test_all_are_here():
     known = {type(o) for o in OPTIMIZERS.values()}
-    base = opt.Optimizer  # the first use of a name changes the attributes of the module
+    base = opt.Optimizer  # a first use inside the loop would change vars(opt)
     rules = {v for v in vars(opt).values() if isinstance(v, type) and issubclass(v, base)}
     assert known == rules - {opt.Optimizer, opt.Optax}
 
 
 @EACH
 def test_rules_match_their_numpy_formula(name):
-    # Newton-Schulz iterations double an error with each step.
+    # The Newton-Schulz iterations of Muon double a rounding error with each step, so its tolerance is larger.
     assert_close(run(OPTIMIZERS[name]), numpy_run(RULES[name]), **({"rtol": 1e-3} if name == "Muon" else {}))
 
 
@@ -196,7 +196,7 @@ def test_a_constant_schedule_equals_a_fixed_rate(name):
 
 
 def at_rates(optimizer, rates):
-    """Return parameters after all gradients, with the rate as an argument of each compiled update; and the state."""
+    """Return parameters and state after all gradients; the rate is an argument of the compiled update."""
     settings = dict.fromkeys(START)
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
     state = optimizer.transformation(settings).init(params)
@@ -243,7 +243,7 @@ def test_no_rate_no_gradient_no_harm(name):
 @EACH
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_state_keeps_its_shapes(name, steps):
-    """Keep the shapes, as the second step would otherwise compile again."""
+    """Check that an update keeps all shapes and dtypes; otherwise, the second step would compile again."""
     tx = dataclasses.replace(OPTIMIZERS[name], accumulate_steps=steps).transformation({"w": None, "b": None})
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
     updates, state = jax.eval_shape(tx.update, params, tx.init(params), params)

@@ -13,7 +13,7 @@ RAGGED = {"x": [RANDOM.normal(size=(n, 8)).astype("float32") for n in (5, 21, 1,
 
 
 def net(feed, causal):
-    """Return two layers of attention; the second attends from the steps of the first to the steps of the feed."""
+    """Return a program of two attention layers; the second has queries from the first layer, and keys from the feed."""
 
     def program():
         x = layers.data("x", shape=[8], lod_level=1) if feed is RAGGED else layers.data("x", shape=[21, 8])

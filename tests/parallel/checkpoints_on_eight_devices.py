@@ -1,4 +1,4 @@
-"""Checkpoints read onto eight devices; `test_eight_devices.py` runs this file in a process with eight devices."""
+"""Reads of checkpoints onto eight devices; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import jax
 import numpy as np
@@ -37,6 +37,6 @@ def test_restored_sharded_arrays_are_donated_without_a_copy():
     read = jax.device_put(expected, session.state()["fc.w_0"].sharding)
     session.restore({**state, "fc.w_0": read}, own=["fc.w_0"])
     assert session.scope.arrays["fc.w_0"] is read
-    session.step({"x": np.zeros((8, 8), "float32")})  # its gradient is 0
+    session.step({"x": np.zeros((8, 8), "float32")})  # the feed is 0, so the gradient of the weight is 0
     assert read.is_deleted()
     np.testing.assert_array_equal(session.scope["fc.w_0"], expected)

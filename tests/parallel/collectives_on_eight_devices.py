@@ -17,14 +17,14 @@ from fluid.runtime.request import Request
 
 
 def compiled(session, feed):
-    """Return the compiled training step."""
+    """Return the compiled training step of a Session for the shapes of a feed."""
     program = next(iter(session.programs.values()))
     step = bind(session.engine, program, Request("train", None, tuple(feed)))
     return step.lowered(session.engine.layout.take(feed)).compile()
 
 
 def collectives(executable):
-    """Return the number of operations of each collective kind."""
+    """Return the number of collective operations of each kind in a compiled step."""
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
     text = executable.as_text()
     return {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
@@ -43,7 +43,7 @@ WIDE = {"x": np.random.default_rng(0).normal(size=(64, 96)).astype("float32")}
 
 
 def by_hand(mesh):
-    """Return the step of `deep` by `jax.shard_map`: each device has its rows, and gradients are summed."""
+    """Return the compiled step of `deep` by `jax.shard_map`: devices divide the rows, and gradients are averaged."""
 
     def loss(parameters, x):
         for weight, bias in parameters:
@@ -79,9 +79,9 @@ def deep_in_parts(optimizer):
 
 
 def in_parts_by_hand(mesh):
-    """Return the step of `deep_in_parts` with SGD by `jax.shard_map`, with an eighth of each weight on each device.
+    """Return the step of `deep_in_parts` with SGD, written with `jax.shard_map`; each device holds 1/8 of each weight.
 
-    A weight is gathered for each use, forward and backward, and then freed. Gradients are summed at once.
+    A weight is gathered for each use, forward and backward, and then freed. One call averages all gradients.
     """
 
     def step(parts, x):
@@ -111,7 +111,7 @@ def in_parts_by_hand(mesh):
 def test_fsdp_holds_an_eighth():
     session = fluid.Session(lambda: deep_in_parts(fluid.optimizer.Adam(0.01)), parallel="fsdp")
     memory = compiled(session, WIDE).memory_analysis()
-    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # parameters, and two state arrays of Adam
+    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # each parameter, and two arrays of Adam
     feeds_and_counters = 64 * 96 * 4 // 8 + 64
     assert memory.argument_size_in_bytes <= state // 8 + feeds_and_counters
     assert memory.output_size_in_bytes <= state // 8 + feeds_and_counters
@@ -123,7 +123,7 @@ def test_fsdp_collectives_match_shard_map():
     arguments = (list(session.scope.arrays.values()), WIDE["x"])
     found = collectives(compiled(session, WIDE))
     assert found == collectives(by_hand.lower(*arguments).compile())
-    # All in the forward pass; in the backward pass all but the first, whose input needs no gradient.
+    # The forward pass gathers four weights, the backward pass three: the input of the first layer needs no gradient.
     assert found["all-gather"] == 4 + 3
     weights, loss = by_hand(*arguments)
     np.testing.assert_allclose(session.step(WIDE)[0], loss, rtol=1e-5)
@@ -141,7 +141,7 @@ def table():
 
 
 def sizes_in(text):
-    """Return the element count of each array in the text of a compiled program."""
+    """Return the number of elements of each array in the text of a compiled step."""
     return [np.prod([int(d) for d in found.split(",")]) for found in re.findall(r"\w+\[([\d,]+)\]", text)]
 
 
@@ -158,11 +158,11 @@ IDS = {"ids": (np.arange(64)[:, None] * 137) % 8000, "y": np.ones((64, 1), "floa
 )
 def test_each_device_holds_only_its_table_part(settings, monkeypatch):
     wanted = trained(table, [IDS], steps=3)
-    monkeypatch.setattr(layout, "LARGE", 8000)  # created on the devices
+    monkeypatch.setattr(layout, "LARGE", 8000)  # the table has more elements, so its parts are created on the devices
     session = fluid.Session(table, **settings)
     text = compiled(session, IDS).as_text()
     assert max(sizes_in(text)) == 8000 * 16 // 8
-    # Devices send the looked-up rows and their gradients, once each, and little more.
+    # Devices send the looked-up rows once, their gradients once, and little more.
     sums = [line.partition(" all-reduce(")[0] for line in text.splitlines() if " all-reduce(" in line]
     assert 2 * 64 * 16 <= sum(map(sum, map(sizes_in, sums))) < 2 * 64 * 16 + 100
     assert_equal(trained(table, [IDS], steps=3, **settings), wanted)

@@ -32,13 +32,13 @@ class Row(NamedTuple):
     """An example, in a size that keeps all of its layers.
 
     Attributes:
-      arguments: of its `main`.
-      constants: of its module, by name.
-      call: called with the module instead of `main`, for examples without a Trainer.
-      number: the index of the training in the example, from 0.
+      arguments: the arguments of the function `main` of the example.
+      constants: values by name that replace constants in the module of the example.
+      call: a function that gets the module and runs instead of `main`, for examples without a Trainer.
+      number: the index of the tested training among the trainings of the example, from 0.
       longest: the padded length of sequences, so that a single shape is compiled.
-      dtype: of the computation. In twenty steps, nets with maxima amplify single-precision rounding beyond every
-        useful tolerance.
+      dtype: the dtype of the computation. In twenty steps, nets with maxima amplify the rounding of float32 beyond
+        every useful tolerance.
       optimized: whether XLA optimises fully; without this, large convolutions in double precision are too slow.
     """
 
@@ -52,33 +52,33 @@ class Row(NamedTuple):
 
 
 def by_reinforce(example):
-    """Run the step of the policy, on episodes of random play."""
+    """Train the policy of policy_gradient on episodes of random play."""
     played = example.Player().play(lambda seen: np.full((len(seen), 2), 0.5), ROWS // 4)
     feed = example.as_feed(*(values[:4] for values in played))
     fluid.Trainer(example.learn).train([feed])
 
 
 def on_a_stream(example):
-    """Run the training of the online process, by its command line."""
+    """Train the program that online_recommender passes to its online process on the command line."""
     people = example.People(0)
     fluid.Trainer(example.train_program, example.optimizer()).train([people.rate(ROWS) for _ in range(4)])
 
 
 def on_texts(example):
-    """Run the GPT that is only planned."""
+    """Train the GPT of plan_gpt, which the example only plans, in a small size."""
     program = functools.partial(example.gpt, count=50, length=16, layers=2, size=16, heads=2, hidden=24)
     texts = RANDOM.integers(0, 50, (2, ROWS, 17, 1))
     fluid.Trainer(program, fluid.optimizer.Adam(1e-3)).train([{"text": text} for text in texts])
 
 
 def by_adapters(example):
-    """Run the fine-tuning, from random matrices."""
+    """Train the low-rank adapters of low_rank_digits, from random matrices."""
     program = functools.partial(example.train_program, ["*.low_rank_?", "head.*"], fluid.LowRankParamAttr(4))
     fluid.Trainer(program).train(example.readers(example.load_digits(), 5)[0])
 
 
 def by_gradients_alone(example):
-    """Run in single precision with SGD, because Adam would divide one rounding error by another."""
+    """Run an example in float32 with SGD, because Adam would divide one rounding error by another."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fluid.optimizer, "Adam", fluid.optimizer.SGD)
         example.main()
@@ -104,7 +104,7 @@ TRAININGS = {
     "shared_tower": Row({"num_epochs": 1}, number=1),
     "population_digits": Row(),
     "serve_digits": Row(),
-    "run_a_2018_model": Row(call=by_gradients_alone, dtype="float32"),  # the dtype of the saved arrays
+    "run_a_2018_model": Row(call=by_gradients_alone, dtype="float32"),  # the saved model is in float32
     "policy_gradient": Row(call=by_reinforce),
     "online_recommender": Row(call=on_a_stream),
     "plan_gpt": Row(call=on_texts),
@@ -112,7 +112,7 @@ TRAININGS = {
     "low_rank_digits": Row(call=by_adapters),
 }
 
-# Examples that take seconds, and their meshes; `make soak` runs the others, which take minutes.
+# Examples that take seconds on these meshes; `make soak` runs all other pairs, which take minutes.
 QUICK = {
     "fit_a_line": list(MESHES),
     "recognize_digits": ["data", "2x2x2"],
@@ -131,22 +131,22 @@ CASES = [
 
 def test_every_example_that_trains_is_here():
     there = {path.stem for path in EXAMPLES.glob("*.py")}
-    # An Executor computes a whole minibatch on a single device, as documented in `fluid.static`. Two examples do not
-    # train.
+    # seq2seq_2018 uses an Executor, which runs on a single device, as documented in `fluid.static`. gpt2 and resnet50
+    # do not train.
     assert there - {"seq2seq_2018", "gpt2", "resnet50"} == {name.partition("-")[0] for name in TRAININGS}
 
 
 class Known(Exception):
-    """The exception that ends an example once its training is known."""
+    """The exception that ends an example once its training is recorded."""
 
 
 class Training:
-    """A stand-in for a Trainer or a Population in an example, which records the training and its data.
+    """A stand-in for the Trainer or Population of an example; it records the training and its data.
 
     Args:
-      trainings: of this example, in order.
-      number: the index of the wanted training.
-      programs: as for a Trainer, like all arguments that follow.
+      trainings: a list of the trainings of the example, to which `train` appends this training.
+      number: the index of the wanted training; `train` raises Known after recording it.
+      programs: the programs of a Trainer; all arguments after it are arguments of a Trainer or Population, too.
     """
 
     program = types.SimpleNamespace(parameters={})
@@ -171,7 +171,7 @@ class Training:
 
 
 def taken(name):
-    """Return the training of an example, and its first minibatches, repeated for all steps."""
+    """Run an example until its training is recorded; return the Training, and minibatches for all steps."""
     row = TRAININGS[name]
     trainings = []
     with pytest.MonkeyPatch.context() as patched, contextlib.suppress(Known):
@@ -190,7 +190,7 @@ def taken(name):
 
 
 def minibatches(reader):
-    """Return the first rows of the first minibatches of a reader, repeated."""
+    """Return STEPS minibatches: the first three of a reader, cut to ROWS rows and repeated in turn."""
     found = itertools.islice(reader() if callable(reader) else reader, 3)
     return list(itertools.islice(itertools.cycle([first_rows(batch) for batch in found]), STEPS))
 
@@ -202,12 +202,12 @@ def first_rows(batch):
 
 
 def noisy(column):
-    """Add noise to images: zeros are at the kink of relu, where rounding would select a derivative."""
+    """Add noise to images, because at 0, the kink of relu, rounding would select a derivative."""
     return column if column.ndim < 4 else column + RANDOM.normal(0, 0.1, column.shape)
 
 
 def trained(training, data, **settings):
-    """Return the metrics of each step, and the final arrays."""
+    """Train for STEPS steps; return the scalar metrics of each step, and the final arrays."""
     said = []
     trainer = fluid.Trainer(training.programs, training.optimizer, **training.options, **settings)
 
@@ -231,7 +231,7 @@ def alone(name):
 
 
 def by_columns(arrays):
-    """Divide matrices by columns, and filters by their number, over `model`, where they can be halved."""
+    """Return shardings over `model`: matrices by columns and filters by output channels, if the size is even."""
     found = {name: {2: (None, "model"), 4: ("model",)}.get(value.ndim) for name, value in arrays.items()}
     return {n: s for n, s in found.items() if s is not None and arrays[n].shape[s.index("model")] % 2 == 0}
 
@@ -251,7 +251,7 @@ def computing_in(dtype, layer):
 
 @pytest.fixture(autouse=True)
 def small_and_exact(request, monkeypatch, in_tmp):
-    """Divide small nets too, and set their dtype and compilation."""
+    """Shard small arrays too, and set the dtype and compilation of the example."""
     monkeypatch.setattr(sharding_rules, "_SMALL", 64)
     row = TRAININGS[request.getfixturevalue("name")] if "name" in request.fixturenames else Row()
     for layer in ("data", "embedding", "gaussian_random_batch_size_like"):
@@ -265,10 +265,10 @@ def small_and_exact(request, monkeypatch, in_tmp):
 
 @pytest.mark.parametrize(("name", "mesh"), CASES)
 def test_an_example_on_a_mesh(name, mesh):
-    """Compare the numbers of twenty steps, and the final parameters."""
+    """Check that a mesh and a single device agree in the metrics of twenty steps and in the final parameters."""
     training, data, (said, arrays) = alone(name)
     settings = {"parallel": MESHES[mesh]}
-    if "model" in getattr(MESHES[mesh], "axes", ()) and name != "plan_gpt":  # which sets its sharding itself
+    if "model" in getattr(MESHES[mesh], "axes", ()) and name != "plan_gpt":  # plan_gpt sets its shardings
         settings["shardings"] = by_columns(arrays)
     found, found_arrays = trained(training, data, **settings)
     np.testing.assert_allclose(np.concatenate(found), np.concatenate(said), rtol=1e-5)

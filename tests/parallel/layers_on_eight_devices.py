@@ -1,4 +1,4 @@
-"""Sample of the layer table on eight devices; `test_eight_devices.py` runs this file in a process with eight."""
+"""A sample of the layer table on eight devices; `test_eight_devices.py` runs this file with eight devices."""
 
 import functools
 
@@ -24,7 +24,7 @@ SAMPLE = [name for name in list(NAMED)[::7] if NAMED[name].name not in ASK_THE_H
 
 
 def more_rows(value):
-    """Return the rows repeated, 24 rows or a few more."""
+    """Repeat the rows of a feed to 24 rows or a few more; convert floats to float64."""
     if isinstance(value, fluid.SequenceBatch):
         return fluid.SequenceBatch(more_rows(np.asarray(value.data)), more_rows(np.asarray(value.lengths)))
     array = value.astype("float64") if value.dtype.kind == "f" else value
@@ -32,7 +32,7 @@ def more_rows(value):
 
 
 def training(row, feed):
-    """Return a training with the layer of a row."""
+    """Return a program with the layer of a row of the layer table, a loss and an optimizer."""
     call = row.program(feed, "float64")
 
     def program():
@@ -47,7 +47,7 @@ def training(row, feed):
 
 
 def trained(name, parallel):
-    """Return twenty losses, and all final arrays, in double precision: some layers amplify rounding."""
+    """Train for twenty steps in float64, because some layers amplify rounding; return the losses and final arrays."""
     row = NAMED[name]
     feed = {key: more_rows(value) for key, value in row.feed.items()}
     with jax.enable_x64(True):

@@ -26,7 +26,7 @@ def eight():
 
 
 def net(optimizer=None):
-    """Return a net that mixes the rows of a batch, and that draws random numbers for them."""
+    """Build a net with batch normalisation, which mixes rows, and with dropout, which is random; return its loss."""
     x = layers.data("x", shape=[12])
     y = layers.data("y", shape=[1])
     hidden = layers.dropout(layers.batch_norm(layers.fc(x, 64, act="relu")), 0.3, name="dropped")
@@ -36,14 +36,14 @@ def net(optimizer=None):
 
 
 def trained(program, feeds, steps=20, **settings):
-    """Return the losses and arrays after some steps."""
+    """Train for `steps` steps; return the losses, the final arrays by name, and the Session."""
     session = fluid.Session(program, **settings)
     losses = [float(session.step(feeds[i % len(feeds)])[0]) for i in range(steps)]
     return losses, {n: np.asarray(v) for n, v in session.scope.items()}, session
 
 
 def assert_equal(found, wanted, tolerance=1e-5):
-    """Compare losses and arrays, up to the order of sums."""
+    """Check that losses and arrays agree; rounding may differ, because devices add numbers in another order."""
     np.testing.assert_allclose(found[0], wanted[0], rtol=tolerance)
     for name, array in wanted[1].items():
         scale = np.abs(array).max() + 1e-2
@@ -168,7 +168,7 @@ def test_the_other_devices_are_remarked_on_once(caplog):
 
 
 def ragged(count, salt):
-    """Return rows of sequences of any length, and a label."""
+    """Return `count` rows, each with a sequence of 1 to 8 words and a label."""
     random = np.random.default_rng(salt)
     rows = []
     for _ in range(count):
@@ -194,7 +194,7 @@ def repeated():
 
 
 def both(program, optimizer, reader, mesh, epochs=2, **settings):
-    """Return a Trainer on a single device and a Trainer on a mesh, and the metrics of both."""
+    """Train on a single device and on a mesh; return `(losses, parameters, Trainer)` for each of the two."""
     found = []
     for parallel in ({}, mesh):
         trainer = fluid.Trainer(program, optimizer, **settings, **parallel)
@@ -232,7 +232,7 @@ def test_sequences_and_sparse_tables(mesh):
     ids=["accumulation", "global norm"],
 )
 def test_repeated_layers(optimizer):
-    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61 rows, so the last batch has a single row
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61 rows, the last batch has one
     one, eight = both(repeated, optimizer, data, FSDP)
     assert_equal(eight, one, 5e-5)
     test = [found[2].test(data) for found in (one, eight)]
@@ -349,7 +349,7 @@ def test_compiled_steps_are_reused_with_and_without_remat():
 
 
 def siamese():
-    """Build a shared function that is called twice, and a separate layer."""
+    """Build a net that calls a shared function twice, and has a layer outside of it; return the loss."""
     encode = fluid.shared(lambda x: layers.fc(layers.fc(x, 64, act="tanh"), 16), name="encoder")
     x, y = layers.data("x", shape=[12]), layers.data("y", shape=[1])
     guess = layers.fc(layers.square(encode(x) - encode(-0.5 * x)), 1)

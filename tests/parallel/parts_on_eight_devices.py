@@ -14,7 +14,7 @@ PLACES = {"decoder.w_0": 3, "decoder.b_0": 3, "loop.w_0": 3, "loop.b_0": 3, "emb
 
 
 def net(decoder=None, table=None):
-    """Return a net of different layers, with parts on other devices, random numbers and moving averages."""
+    """Return a program with a table and a decoder on the given devices, with dropout and batch normalisation."""
 
     def program():
         x, y = layers.data("x", shape=[6]), layers.data("y", shape=[1])
@@ -49,7 +49,7 @@ def one_device():
 
 def test_losses_and_arrays_match_a_single_device(one_device):
     guarded = net("cpu:1", jax.devices()[5])
-    losses, trainer = trained(guarded, shardings={"[dl]*": "cpu:3"})  # before the guard
+    losses, trainer = trained(guarded, shardings={"[dl]*": "cpu:3"})  # these override device_guard
     np.testing.assert_allclose(losses, one_device[0], rtol=1e-5)
     for name, array in trainer.session.scope.arrays.items():
         assert where(array) == [PLACES.get(name, 0)], name

@@ -19,13 +19,13 @@ LONG = fluid.Mesh(data=2, stage=4, steps=1)
 
 
 def residual(h):
-    """Apply a block with a parameter that all blocks share."""
+    """Apply a residual block; its parameter `bias` is shared by all blocks."""
     inner = layers.fc(layers.layer_norm(h), 2 * WIDTH, act="tanh", bias_attr="bias")
     return h + layers.fc(inner, WIDTH)
 
 
 def net(block=residual, n=8, x=None, **settings):
-    """Return a pipeline between layers that are replicated on every device."""
+    """Return a program with a pipeline of `n` blocks between two layers that every device replicates."""
 
     def program():
         fed = layers.data("x", shape=[WIDTH]) if x is None else x()
@@ -39,7 +39,7 @@ def net(block=residual, n=8, x=None, **settings):
 
 
 def measured(program, feed, steps, parallel):
-    """Return the loss and all gradients of each step, the final parameters, and the Session."""
+    """Train; return a list of the loss and gradients of each step and the final parameters, and the Session."""
     session = fluid.Session(program, parallel=parallel)
     names = ["mean_0.tmp_0", *(f"{name}@GRAD" for name in session.params())]
     found = [dict(zip(names, session.step(feed, fetch=names), strict=True)) for _ in range(steps)]
@@ -47,7 +47,7 @@ def measured(program, feed, steps, parallel):
 
 
 def both(program, feed, mesh=MESH, steps=4):
-    """Compare each step on a single device with the step on a mesh."""
+    """Check that each step on a mesh agrees with the step on a single device; return the Session of the mesh."""
     one, _ = measured(program, feed, steps, None)
     many, session = measured(program, feed, steps, mesh)
     for found, wanted in zip(many, one, strict=True):
@@ -76,10 +76,10 @@ def test_a_divided_pipeline_matches_a_single_device():
 )
 def test_microbatches_draw_different_reproducible_numbers(rows, mesh):
     def block(value):
-        """Count the blocks, and record the mask of each."""
+        """Count the blocks of each row, and append the random bits of this block to `masks`."""
         count, masks = value
         kept = layers.dropout(jnp.ones_like(masks, "float32"), 0.5) > 0
-        drawn = jax.random.bits(layers.random_key(), (3, count.shape[0]), "uint8").T  # rows as the last dimension
+        drawn = jax.random.bits(layers.random_key(), (3, count.shape[0]), "uint8").T  # rows are last until .T
         return count + 1, masks * 16 + kept * 8 + drawn % 8
 
     def program():
@@ -94,7 +94,7 @@ def test_microbatches_draw_different_reproducible_numbers(rows, mesh):
     masks, again, other = map(np.asarray, (masks, again, other))
     assert masks.tobytes() == again.tobytes() != other.tobytes()
     assert np.asarray(count).tolist() == [4] * rows
-    assert len(np.unique(masks)) == masks.size  # draws differ between all microbatches and blocks
+    assert len(np.unique(masks)) == masks.size  # all rows, microbatches and blocks have different draws
     assert 0.35 < np.mean([masks >> shift & 1 for shift in (3, 7, 11, 15)]) < 0.65
 
 
@@ -116,7 +116,7 @@ def straight(stages, microbatches):
 
 
 def by_hand(mesh, stages, microbatches):
-    """Return the step of `straight` by `jax.shard_map`, with an explicit GPipe schedule."""
+    """Return the compiled step of `straight`, written with `jax.shard_map` and an explicit GPipe schedule."""
 
     def forward(weights, x):
         stage = jax.lax.axis_index("stage")
@@ -154,14 +154,14 @@ def by_hand(mesh, stages, microbatches):
     [pytest.param(4, 4, marks=pytest.mark.full), pytest.param(2, 6), pytest.param(8, 3, marks=pytest.mark.full)],
 )
 def test_pipeline_idle_time_and_traffic_match_the_schedule(stages, microbatches):
-    """Compare idle time: each stage is idle in (S - 1) / (M + S - 1) of all ticks."""
+    """Check that with S stages and M microbatches, each stage is idle in (S - 1) / (M + S - 1) of all ticks."""
     program = straight(stages, microbatches)
     mesh = fluid.Mesh(data=8 // stages, stage=stages)
     one, many = fluid.plan(program, None, len(X), [fluid.Mesh(data=1), mesh]).candidates
     ticks = microbatches + stages - 1
-    # Each row passes through each block once; other results of the devices are unused.
+    # A row needs each block once. Devices that wait for a row compute, too, but their results are unused.
     assert 1 - one.work.flops / (8 * many.work.flops) == pytest.approx((stages - 1) / ticks, abs=1e-12)
-    assert many.work.collectives["collective-permute"] == 2 * ticks  # forward, and the gradient backward
+    assert many.work.collectives["collective-permute"] == 2 * ticks  # once forward, and once backward
     assert many.parameters * stages == one.parameters
 
     session = fluid.Session(program, parallel=mesh)
@@ -177,7 +177,7 @@ def sequences():
 def attentive(h):
     seen = layers.layer_norm(h)
     h = h + layers.multi_head_attention(seen, num_heads=2, bias_attr=False, causal=True, ring="steps")
-    return 0.9 * h  # the size is kept, so that rounding does not grow from block to block
+    return 0.9 * h  # 0.9 limits the size, so that rounding errors do not grow from block to block
 
 
 def recurrent(h):
@@ -210,7 +210,7 @@ def test_pipelines_of_all_kinds(program, feed, mesh):
 
 @pytest.mark.full
 def test_a_trainer_with_a_pipeline(tmp_path):
-    """Train with a last batch of a single row, test, write checkpoints for a single device, and predict."""
+    """Train with a last batch of one row, test, save the parameters, and predict with them on other meshes."""
     data = fluid.reader.arrays({"x": X[:41]}, batch_size=20)
 
     def program():

@@ -1,4 +1,4 @@
-"""Plans compared with allocated memory; `test_eight_devices.py` runs this file in a process with eight devices."""
+"""Memory plans compared with memory in use; `test_eight_devices.py` runs this file in a process with eight devices."""
 
 import ctypes
 import os
@@ -30,7 +30,7 @@ def program():
 
 
 def held(tree, device):
-    """Return the bytes that a device holds of the arrays of a tree."""
+    """Return the number of bytes of the arrays in `tree` that are on `device`."""
     shards = [s for array in jax.tree.leaves(tree) for s in array.addressable_shards if s.device == device]
     return sum(shard.data.nbytes for shard in shards)
 
@@ -50,7 +50,7 @@ def test_planned_bytes_match_the_bytes_on_devices(mesh):
     assert found.peak >= found.parameters + found.slots + found.feed + found.activations
 
 
-# Meshes that only `make soak` runs.
+# The marks of MESHES: only `make soak` runs the first three meshes.
 MARKS = [pytest.mark.soak, pytest.mark.soak, pytest.mark.soak, pytest.mark.full]
 
 
@@ -61,7 +61,7 @@ def resident(what):
 
 @pytest.fixture
 def returned():
-    """Make the allocator return each free piece of 4 MiB or more at once."""
+    """Make the C library return each freed block of 4 MiB or more to the system at once, so that peaks are visible."""
     libc = ctypes.CDLL(None)
     m_mmap_threshold = -3
     assert libc.mallopt(m_mmap_threshold, 1 << 22) == 1
@@ -89,7 +89,7 @@ def test_planned_activations_match_the_allocated_memory(mesh, returned):
         jax.block_until_ready((session.step(feed), session.scope.arrays))
 
     def risen():
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # writing 5 resets the peak
         before = resident("VmRSS")
         step()
         return resident("VmHWM") - before
@@ -97,7 +97,8 @@ def test_planned_activations_match_the_allocated_memory(mesh, returned):
     step()
     most = 0
     tries = 0
-    # With fewer cores than devices, some devices free memory before others allocate: in these steps the peak is lower.
+    # With fewer cores than devices, some devices may free memory before others allocate it. The peak of such a step is
+    # lower, so the test takes the maximum over several steps.
     while most < 0.95 * 8 * found.activations and tries < 30:
         most = max(most, risen())
         tries += 1
@@ -108,7 +109,7 @@ BLOCKS, WIDTH = 12, 256
 
 
 def deep():
-    """Return a stack of blocks, with a weight divided over an axis of the mesh, if present."""
+    """Return a program of repeated blocks, with a weight divided over the axis `model`, if the mesh has this axis."""
 
     def program():
         def block(x):
@@ -125,7 +126,8 @@ def test_sharded_stacks_gather_a_block_at_a_time():
     whole, parts = fluid.plan(deep(), fluid.optimizer.Adam(1e-3), 8, [MESHES[0], MESHES[1]]).candidates
     block = 4 * (2 * WIDTH * WIDTH)
     assert parts.parameters < 1.05 * whole.parameters / 8 and parts.slots < 1.05 * whole.slots / 8
-    # The part of the gradient; the weights of a block with their derived values; and little else.
+    # A device holds its part of the gradients, the gathered weights of a block with values computed from them, and
+    # little else.
     assert parts.activations < BLOCKS * block / 8 + 4 * block
     assert whole.activations > BLOCKS * block
 

@@ -1,4 +1,4 @@
-"""Runs of `*on_eight_devices.py`, in a separate process with eight devices."""
+"""Runs of the test files `*on_eight_devices.py`, in a separate process with eight devices."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ FLAGS = (
 
 
 def run(mark, folder):
-    """Run these tests in a process with eight devices, and show its output on failure."""
+    """Run the tests with a pytest mark expression in a process with eight devices; show the output on failure."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
     paths = os.pathsep.join(map(str, [ROOT, HERE, ROOT / "tests", ROOT / "tests" / "helpers"]))
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}

@@ -1,6 +1,6 @@
-"""Comparisons of fluid with libraries of the extra `peers`; `make peers` runs them."""
+"""Comparisons of fluid with other libraries, which `make peers` installs (the extra `peers`) before it runs them."""
 
 import importlib.util
 
-# Other environments lack these libraries, which the modules of this folder import at once.
+# The test modules of this folder import these libraries, so pytest must not import the modules in other environments.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]

@@ -1,4 +1,4 @@
-"""Pairs of code blocks of docs/coming-from/: each runs in the other library and in fluid, with equal numbers."""
+"""Pairs of code blocks in docs/coming-from/: the block for another library and the block for fluid agree in numbers."""
 
 import os
 import pathlib
@@ -10,18 +10,20 @@ from test_pages import DOCS
 
 import fluid
 
-os.environ.setdefault("KERAS_BACKEND", "jax")  # before Keras is imported
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: threads cost small nets more than they gain
+os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads this when it is imported
+# Torch reads this when it is imported. For small nets, threads take more time than they save.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("default")]  # the other libraries warn about each other
 
 FOLDER = DOCS / "coming-from"
-# Blocks `py` are for the other library, blocks `python` for fluid, except those before the first `py`, used by both.
+# Blocks `py` are for the other library, blocks `python` for fluid. Blocks `python` before the first block `py` are for
+# both.
 BLOCKS = re.compile(r"^```(py|python)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
 def run(name):
-    """Run the blocks of a page in order, and return the names of the other library's and of fluid's blocks."""
+    """Run the code blocks of a page in order; return the variables of the other library, and the variables of fluid."""
     path = FOLDER / f"{name}.md"
     text = path.read_text(encoding="utf-8")
     peer, ours = {"__name__": "peer"}, {"__name__": "ours"}
@@ -105,7 +107,7 @@ def test_flax_page(in_tmp):
         weights = {f"{name}.w_0": layer.kernel[...] for name, layer in parts.items()}
         return weights | {f"{name}.b_0": layer.bias[...] for name, layer in parts.items()}
 
-    # From the initial arrays of the other library, the block of fluid trains to equal final arrays.
+    # From the initial arrays of Flax, the program of fluid must train to the final arrays of Flax.
     start = arrays(flax["Classifier"](flax["nnx"].Rngs(0)))
     trainer = fluid.Trainer(ours["program"], ours["optax"].adam(3e-3), params=start)
     trainer.train(ours["reader"], num_epochs=10)

@@ -1,4 +1,4 @@
-"""Three models of examples/ compared with their sources, with random weights, and files of PyTorch and Keras."""
+"""Weights of other libraries: examples return the logits of the original models; PyTorch and Keras files are read."""
 
 import importlib.util
 import pathlib
@@ -25,7 +25,7 @@ def load(name):
 
 
 def randomized(model):
-    """Set every parameter and moving average to a random value, so that each has an effect."""
+    """Set every parameter and moving average of a PyTorch model to random numbers, so that each affects the results."""
     torch.manual_seed(0)
     with torch.no_grad():
         for name, value in model.state_dict().items():
@@ -193,7 +193,7 @@ def test_files_of_keras(name, tmp_path, monkeypatch):
     def program():
         x = layers.conv2d(layers.data("image", shape=[2, 8, 8]), 3, (2, 4))
         x = layers.batch_norm(x, epsilon=1e-3)
-        return layers.fc(layers.transpose(x, [0, 2, 3, 1]), size=5)  # Keras flattens channels last
+        return layers.fc(layers.transpose(x, [0, 2, 3, 1]), size=5)  # Keras flattens arrays with channels last
 
     if name == "net.h5":
         conv, norm = ("*conv2d*/kernel", "*conv2d*/bias"), "*batch_normalization*/"

@@ -182,7 +182,7 @@ def test_an_exhausted_iterator_is_refused():
 
 
 class Restarting:
-    """An iterator of itself that restarts at each `iter`, which is legal and common."""
+    """An iterator whose `__iter__` restarts it and returns the iterator itself, which is legal and common."""
 
     def __init__(self, times):
         self.times, self.left = times, 0

@@ -65,7 +65,7 @@ def test_threads_end_before_python_does(ahead):
     rows = ahead(itertools.count)()
     next(rows)
     assert ours()
-    fluid.reader.ahead.end_all()  # which Python calls when it ends
+    fluid.reader.ahead.end_all()  # Python calls this function when it ends
     assert not ours()
     rows.close()
 
@@ -160,7 +160,7 @@ def test_rows_keep_their_order_whichever_thread_is_faster():
 
     def mapper(row):
         if row == 0:
-            assert turn.wait(10)  # the first row is ready last
+            assert turn.wait(10)  # row 0 waits until row 3 is reached
         if row == 3:
             turn.set()
         return row

@@ -23,20 +23,20 @@ few = settings(max_examples=40, deadline=None)
 
 
 def column(spec, lengths):
-    """Return checked rows of these lengths; steps count from 1, so they differ from padding."""
+    """Return a Ragged of rows with these lengths; its values count from 1, so no value equals the padding."""
     lengths = np.array(lengths, np.int32)
     steps = np.arange(1, lengths.sum() * spec.shape[1] + 1).reshape(-1, spec.shape[1])
     return Ragged(steps.astype(spec.held), lengths)
 
 
 def nested(spec, lengths):
-    """Return checked rows of sequences of these lengths."""
+    """Return a Ragged of rows of sequences; `lengths` holds the lengths of the sequences of each row."""
     flat = column(spec, [n for row in lengths for n in row])
     return Ragged(flat.steps, np.array([len(row) for row in lengths], np.int32), flat.lengths)
 
 
 def minibatch(specs, lengths):
-    """Return a value for each feed; the lengths of row i are lengths[i]."""
+    """Return the rows for each feed, by name; `lengths[i]` holds the length of row i for each feed."""
     return {name: column(spec, [row[i] for row in lengths]) for i, (name, spec) in enumerate(specs.items())}
 
 
@@ -87,7 +87,7 @@ def test_nested_rows_fit_in_both_levels(fed):
     st.sampled_from([1, 2]),
 )
 def test_mixed_lengths_take_few_shapes_short_batches_included(longest, budget, seed, feeds):
-    """Feed three passes in different orders, each with a short last minibatch, within the budget of shapes."""
+    """Check that three passes in different orders, each with a short last minibatch, stay within the shape budget."""
     specs = dict([*TWO.items()][:feeds])
     buckets, seen = Buckets(specs, max_compilations=max(budget, 8)), set()
     for epoch in range(3):
@@ -100,7 +100,7 @@ def test_mixed_lengths_take_few_shapes_short_batches_included(longest, budget, s
 @few
 @given(st.lists(lengths_of_two(longest=1000), min_size=1, max_size=120), st.integers(1, 8))
 def test_any_order_takes_few_shapes_more(fed, budget):
-    """Exceed the budget only by growth: each new shape doubles at least one size, or fills a gap."""
+    """Check that shapes exceed the budget only by growth: at most one shape for each doubling of either size."""
     fed = [lengths[:1] * 4 for lengths in fed]
     seen = shapes(Buckets(TWO, max_compilations=budget), [minibatch(TWO, lengths) for lengths in fed])
     doublings = 2 * len({padded_time(n) for n in range(1001)})
@@ -135,7 +135,7 @@ def test_data_of_little_variation_needs_a_single_shape():
 
 
 def test_grouped_lengths_get_shapes_that_serve_them():
-    """Compare with powers of two, which take more shapes and still pad more."""
+    """Compare with padding to the next power of two, which takes more shapes and still adds more padding."""
     rng = np.random.default_rng(0)
     lengths = np.clip(np.exp(rng.normal(3.7, 0.8, 400)), 1, 400).astype(int)
     buckets = Buckets(ONE)
@@ -147,10 +147,12 @@ def test_grouped_lengths_get_shapes_that_serve_them():
 
 
 def test_a_finer_shape_comes_after_saving_its_cost():
-    """Feed a long minibatch, then short minibatches of 8 rows that could save 56 of the 64 steps of each row."""
-    price = 10 * 8 * 64  # ten minibatches of the largest shape
+    """Feed a minibatch of 60 steps, then minibatches of 8 steps, each of which could save 56 of the 64 padded steps."""
+    # A compilation costs as much as ten minibatches of the largest shape.
+    price = 10 * 8 * 64
     seen = shapes(Buckets(ONE, price=price), [minibatch(ONE, [(n,)] * 8) for n in [60, *[8] * 100]])
-    assert [size[0][1] for size in seen] == [64] * 12 + [8] * 89  # 11 * 56 / 64 < 10 <= 12 * 56 / 64
+    # The finer shape comes with the 12th short minibatch, because 11 * 56 / 64 < 10 <= 12 * 56 / 64.
+    assert [size[0][1] for size in seen] == [64] * 12 + [8] * 89
 
 
 @few
@@ -158,12 +160,12 @@ def test_a_finer_shape_comes_after_saving_its_cost():
 def test_expensive_compilations_lead_to_few_shapes(longest, rows):
     seen = shapes(Buckets(ONE, price=1e9), [minibatch(ONE, [(n,)] * rows) for n in longest])
     sizes = list(dict.fromkeys(size[0][1] for size in seen))
-    assert all(b >= 1.5 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each leaves capacity to grow
+    assert all(b >= 1.5 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each new size leaves capacity to grow
     assert max(sizes) <= 2.5 * max(4, *longest)
 
 
 def test_expected_minibatches_fit_the_first_shape():
-    """Announce 50 minibatches of 8 rows: padding all to 40 steps costs less than a second compilation."""
+    """Check that announced minibatches share a shape of 40 steps if a compilation costs 50 * 8 * 40 steps or more."""
     fed = [minibatch(ONE, [(n,)] * 8) for n in (5, 37, 20)]
     for price, together, want in [(16000, 50, [40, 40, 40]), (15999, 50, [5, 56, 56]), (16000, 51, [5, 56, 56])]:
         buckets = Buckets(ONE, price=price)
@@ -177,7 +179,8 @@ def test_expected_minibatches_fit_the_first_shape():
     assert shapes(buckets, [minibatch(ONE, [(100,)] * 8)])[0][0][1] >= 100
 
 
-# The table in the docstring of `Buckets._grow`: steps and rows of each minibatch, and the resulting sizes.
+# The cases of the table in the docstring of `Buckets._grow`: the options, the steps and rows of each minibatch, and
+# the resulting numbers of steps.
 GROWN = {
     "rare batch size": ({}, [(16, 8), (16, 8), (5, 3)], [16, 16, 16]),
     "announced": ({"price": 100.0}, [(9, 1)], [20]),

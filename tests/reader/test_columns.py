@@ -1,4 +1,4 @@
-"""Columns against their declaration: accepted forms, conversions, and the error of each mistake."""
+"""Checks of columns against the declared feeds: accepted forms, conversions, and the error of each mistake."""
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -354,7 +354,8 @@ def test_large_numbers_that_become_equal_warn_once(values):
     "values",
     [
         2**24 - np.arange(40),
-        1.7e9 + 1e5 * np.arange(40),  # a day apart
+        # Unix times that are about a day apart.
+        1.7e9 + 1e5 * np.arange(40),
         1e9 * np.random.default_rng(0).normal(size=4000),
         np.full(40, 2**24 + 1),
         np.linspace(0, 1, 40),

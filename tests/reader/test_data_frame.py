@@ -1,4 +1,4 @@
-"""Tables that encode raw rows as feeds: pandas and scikit-learn are the references."""
+"""Tables that encode raw rows as feeds: results are compared with pandas and scikit-learn."""
 
 import json
 

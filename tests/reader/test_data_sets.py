@@ -32,7 +32,7 @@ def trainer():
 
 
 def line_of(error):
-    """Return the working call that an error message names."""
+    """Return the source code of the call that an error message proposes."""
     return re.search(r"(reader\.\w+\(.*?\))(?:;|, since|\. If|$)", str(error.value)).group(1)
 
 
@@ -94,7 +94,7 @@ class TestListsOfDicts:
 
 
 class Named:
-    """A stand-in for `reader` in "reader.batch(reader, ...)": the user's reader and the module at once."""
+    """A reader that also has the function `batch` of the module, so "reader.batch(reader, ...)" can be evaluated."""
 
     def __init__(self, rows):
         self._rows = rows
@@ -155,7 +155,7 @@ class TestTuplesOfArrays:
 
 
 class TestExtraColumns:
-    """Dict columns that the program does not declare."""
+    """Tests of dict columns that the program does not declare."""
 
     extra = {"x": X, "label": Y, "id": np.arange(6)}
 
@@ -204,6 +204,6 @@ def test_columns_of_pandas_in_different_orders_are_refused():
     mixed = table.loc[[2, 0, 1]]
     with pytest.raises(errors.ArgumentError, match=r"found the indices \[2, 0, 1\] and \[0, 1, 2\]"):
         fluid.reader.arrays((mixed["a"], table["y"]), batch_size=1)
-    other = table.set_axis([7, 8, 9])  # an index of a different table
+    other = table.set_axis([7, 8, 9])  # a different table, with other index values
     for y in (mixed["y"], table["y"].loc[mixed.index], mixed["y"].to_numpy(), other["y"]):
         assert len(list(fluid.reader.arrays((mixed["a"], y), batch_size=1))) == 3

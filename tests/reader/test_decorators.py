@@ -1,4 +1,4 @@
-"""Laws of the decorators: no row is lost or doubled, the order depends on seed and epoch, positions are exact."""
+"""Laws of reader decorators: no row is lost or doubled, the order depends on seed and epoch, positions are exact."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ def crossed(row, other, rng):
     return (row, other, int(rng.integers(1 << 30)))
 
 
-# Each operation extends a chain of readers: name, strategy of its argument, function of (reader, argument).
+# Decorators by name: each has a strategy for its argument, and a function of (reader, argument) that decorates.
 OPERATIONS = {
     "batch": (st.integers(1, 4), lambda r, n: reader.batch(r, n)),
     "grouped": (st.integers(1, 4), lambda r, n: reader.bucket_by_length(r, n, key=weight, buf_size=2 * n, seed=n)),
@@ -69,14 +69,15 @@ operations = st.lists(
 def test_every_decorator_is_among_the_operations():
     used = {name for _, function in OPERATIONS.values() for name in function.__code__.co_names}
     decorators = {name for name in reader.__all__ if name.islower() and not name.endswith("_readers")}
-    assert decorators - {"arrays", "files", "frame", "prefetch"} <= used  # three make readers, one ends them
+    # These four are no decorators: `arrays`, `files` and `frame` make readers, and `prefetch` returns feeds.
+    assert decorators - {"arrays", "files", "frame", "prefetch"} <= used
 
 
 def build(size, steps):
-    """Build a chain of new readers over `size` rows."""
+    """Decorate a reader of `size` rows by each of `steps`, and return the outermost reader."""
     made = lambda: iter(range(size))  # noqa: E731
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.FluidWarning)  # caches around random readers warn
+        warnings.simplefilter("ignore", errors.FluidWarning)  # `cache` warns if its reader is random
         for name, argument in steps:
             made = OPERATIONS[name][1](made, argument)
     return made
@@ -102,7 +103,7 @@ def test_a_restored_reader_continues_exactly_after_its_position(size, steps, epo
     assert resumed.state() == state
     assert list(resumed()) == passes[epoch][read:]
     assert list(resumed()) == passes[epoch + 1]
-    # The interrupted reader can be restored as well.
+    # The interrupted reader can be restored too, not only a new reader.
     interrupted.restore(state)
     assert list(interrupted()) == passes[epoch][read:]
 
@@ -161,7 +162,7 @@ def test_random_numbers_depend_on_seed_epoch_and_index():
     outer = reader.map(lambda row, rng: (row, draws(row, rng)), reader.map(draws, range(20), seed=3), seed=3)
     assert [row for row, _ in outer] == passes[0]
     assert drawn.isdisjoint(itertools.chain(*(numbers for _, numbers in outer)))
-    # They also differ from the random numbers of `shuffle`.
+    # The random numbers of `map` also differ from the random numbers of `shuffle` with the same seed.
     window = np.random.Generator(np.random.PCG64([3, 0, 0]))
     assert drawn.isdisjoint(window.integers(0, 1 << 62, size=4).tolist())
 
@@ -172,7 +173,7 @@ def test_buffered_cache_and_xmap_change_nothing(rows, n):
     assert list(reader.buffered(rows, n)) == rows
     assert list(reader.xmap(lambda row: row, rows, n, n)) == rows
     assert list(reader.xmap_readers(lambda row: row, rows, n, n, order=True)) == rows
-    cached = reader.cache(iter(rows))  # an iterator can be read only once
+    cached = reader.cache(iter(rows))  # an iterator has a single pass, so later passes come from the cache
     assert [list(cached()) for _ in range(3)] == [rows] * 3
 
 
@@ -271,7 +272,7 @@ def test_skipped_rows_are_not_mapped():
 
 def test_a_source_with_state_provides_the_position():
     class Counter:
-        """A source that counts without end; its state is a number."""
+        """A source that counts on in each pass; its state is the last number."""
 
         def __init__(self):
             self.number = 0

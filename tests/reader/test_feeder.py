@@ -18,7 +18,7 @@ X, Y = np.array([[1, 2], [3, 4], [5, 6]], "float32"), np.array([7, 8, 9])
 
 
 def test_grouped_rows_are_padded_to_their_longest_row():
-    """Pad to the longest row if a compilation costs more; refuse a wrong row only in the minibatch that holds it."""
+    """Pad all minibatches to the longest row, because a compilation costs more; ignore an invalid longest row."""
     grouped = [[[1] * n for n in lengths] for lengths in [(3, 4), (30, 33), (5, 6)]]
     for longest, want in [([1] * 33, [40, 40, 40]), ([1.5] * 33, [4, 56, 56])]:
         feeder = Feeder(WORDS, buckets=Buckets(WORDS, price=1e6))
@@ -102,7 +102,7 @@ def test_columns_of_different_length():
 
 def test_torch_like_tensors():
     class Tensor:
-        """The methods of a tensor that the feeder uses."""
+        """A stand-in for a torch tensor, with the attributes that the feeder reads."""
 
         def __init__(self, array):
             self.array, self.dtype, self.ndim, self.shape = array, "torch.float32", array.ndim, array.shape

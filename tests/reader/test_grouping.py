@@ -1,4 +1,7 @@
-"""bucket_by_length: it groups rows of similar length and loses none. test_decorators has the common laws."""
+"""The decorator `bucket_by_length`: it groups rows of similar length and loses none.
+
+test_decorators.py tests the laws that all decorators share.
+"""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""NaN in float feeds: every call warns once for each feed, with the feed, the sample and the batch."""
+"""NaN in float feeds: one warning for each feed, which names the feed, the sample and the batch."""
 
 import warnings
 

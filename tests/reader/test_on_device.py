@@ -26,7 +26,7 @@ def listed(minibatch):
     form=st.integers(0, 2), size=st.integers(1, 5), shuffle=st.booleans(), drop=st.booleans(), read=st.integers(0, 3)
 )
 def test_same_minibatches_in_the_same_order(form, size, shuffle, drop, read):
-    """Compare also after a position that the reader on the host returned."""
+    """Check that `on_device=True` changes no minibatch, also after restoring the position of a reader on the host."""
     data = forms(7)[form]
     there = reader.arrays(data, size, shuffle, seed=2, drop_last=drop, on_device=True)
     here = reader.arrays(data, size, shuffle, seed=2, drop_last=drop)
@@ -74,7 +74,7 @@ def trainer():
 
 
 def test_data_is_transferred_once_and_checked_whole(trainer, monkeypatch):
-    """Train, test and train again with a single copy; each minibatch transfers only its row numbers."""
+    """Check that training and testing share one copy of the data; each minibatch transfers only its row numbers."""
     given = {"x": X, "label": LABELS}
     data = reader.arrays(given, 8, shuffle=True, on_device=True)
     put, device_put = [], jax.device_put
@@ -83,11 +83,12 @@ def test_data_is_transferred_once_and_checked_whole(trainer, monkeypatch):
         put.append(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(value) if isinstance(leaf, np.ndarray)))
         return device_put(value, *rest, **options)
 
-    trainer.train(data)  # compiles
+    trainer.train(data)  # the first call compiles and copies the data
     monkeypatch.setattr(jax, "device_put", noting)
     trainer.train(data, 2)
     expected = trainer.test(reader.arrays(given, 8))
-    assert float(trainer.test(data)["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-6)  # in another order
+    # The shuffled rows are added up in another order, so the losses may differ in the last bits.
+    assert float(trainer.test(data)["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-6)
     assert put and max(put) <= 4 * 8
     monkeypatch.undo()
     wrong = np.where(np.arange(20) == 13, 4, LABELS)
@@ -96,12 +97,12 @@ def test_data_is_transferred_once_and_checked_whole(trainer, monkeypatch):
     mutable = X.copy()
     kept = reader.arrays({"x": mutable, "label": LABELS}, 20, on_device=True)
     before = float(trainer.test(kept)["loss"])
-    mutable[:] = 0  # the data on the device is a copy
+    mutable[:] = 0  # this change must not reach the copy on the device
     assert float(trainer.test(kept)["loss"]) == before
 
 
 def test_decorated_readers_and_sequences_feed_whole_rows(trainer):
-    """Feed rows in decorated readers and for sequences, which cannot use row numbers."""
+    """Check that decorated readers and sequences feed whole rows, because they cannot feed row numbers."""
     data = reader.arrays((X, LABELS), 8, on_device=True)
     expected = float(trainer.test(reader.arrays((X[:16], LABELS[:16]), 8))["loss"])
     assert float(trainer.test(reader.firstn(data, 2))["loss"]) == pytest.approx(expected, rel=1e-6)

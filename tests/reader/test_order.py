@@ -169,7 +169,8 @@ def test_shuffled_readers_of_predict_and_test_warn_once(how):
     assert f"predict shuffles, {how}" in text and "fetch=['prediction', 'label']" in text
     (text,) = warned(lambda: [trainer.test(source, fetch=["h.tmp_0"]) for _ in range(2)])
     assert f"test shuffles, {how}" in text
-    trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)])  # averages, in any order
+    # Training and tests return averages, which do not depend on the order, so nothing warns.
+    trainer.train(source, num_epochs=2, handlers=[fluid.handlers.TestEvery(source)])
     trainer.test(source)
     again = shuffling()[how]
     assert len(warned(lambda: list(infer.predict(again, feed_order=["x"])))) == 1
@@ -239,7 +240,7 @@ values = st.recursive(
 
 
 def spoil(value):
-    """Change every mutable part of a value."""
+    """Change every mutable part of a value in place, and return the value."""
     if isinstance(value, np.ndarray):
         value += 100
     elif isinstance(value, dict | list | tuple):
@@ -339,7 +340,7 @@ def test_a_cache_of_random_numbers_warns(rows):
 def test_a_cache_of_deterministic_rows_does_not_warn():
     reader.map(noisy, reader.cache(reader.map(doubled, list(X))), seed=0)
     reader.shuffle(reader.cache(list(X)), 4)
-    reader.cache(reader.firstn(reader.shuffle(list(X), 4), 2))  # the same sample in each pass
+    reader.cache(reader.firstn(reader.shuffle(list(X), 4), 2))  # a fixed random sample is a sensible use
 
 
 def test_a_cache_of_an_order_warns():
@@ -355,7 +356,8 @@ def test_a_seed_without_shuffle_warns(tmp_path):
     assert text.startswith("reader.arrays(seed=0) has no effect") and "shuffle=True, seed=0" in text
     (text,) = warned(lambda: reader.files(path, seed=3))
     assert text.startswith("reader.files(seed=3) has no effect")
-    for shuffle in (False, True):  # a function may read training and test data
+    # An explicit `shuffle` does not warn, because one function of the user may read training data and test data.
+    for shuffle in (False, True):
         reader.arrays(X, 2, shuffle, seed=3)
         reader.arrays(X, 2, shuffle=shuffle, seed=3)
         reader.files(path, shuffle=shuffle, seed=3)
@@ -373,7 +375,7 @@ def test_predict_with_drop_last_warns_once():
     for source in (reader.arrays({"x": X}, len(X) - 1, drop_last=True), reader.batch(rows, 3, drop_last=True)):
         (text,) = warned(lambda source=source: [list(trainer.predict(source, fetch="h.tmp_0")) for _ in range(2)])
         assert text.startswith("the reader of predict has drop_last=True")
-    list(trainer.predict(reader.arrays({"x": X}, len(X) // 2, drop_last=True), fetch="h.tmp_0"))  # drops nothing
+    list(trainer.predict(reader.arrays({"x": X}, len(X) // 2, drop_last=True), fetch="h.tmp_0"))  # no row is dropped
     list(trainer.predict(reader.arrays({"x": X}, len(X) - 1, drop_last=True), fetch=["h.tmp_0", "x"]))
 
 

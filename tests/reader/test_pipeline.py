@@ -11,7 +11,7 @@ from fluid.reader.pipeline import InputPipeline
 
 
 class Convert:
-    """A converter of minibatches by a function, without a session."""
+    """A stand-in for the converter of a session; it applies a function to each minibatch."""
 
     is_ragged = False
 
@@ -32,7 +32,7 @@ convert = Convert()
 
 
 def started(source, *converters, **options):
-    """Start a pass over any reader."""
+    """Return a started pass of an InputPipeline over any reader."""
     return InputPipeline(minibatches(source), converters or [convert], **options).start()
 
 
@@ -52,7 +52,7 @@ def test_minibatches_are_read_when_the_loop_has_time():
     for item in ahead:
         log.append(f"step {len(item.feed['x'])}")
         ahead.read_ahead()
-        ahead.read_ahead()  # at most one minibatch is read ahead
+        ahead.read_ahead()  # the second call reads nothing, because one minibatch is already read ahead
     assert log == [
         *("read 0", "convert 0", "step 1", "read 1", "convert 1", "step 2", "read 2", "convert 2", "step 3"),
     ]

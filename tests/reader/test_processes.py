@@ -43,8 +43,9 @@ def none_left():
 
 
 def collected():
-    join_threads()  # on a busy machine, a thread may start a process while its pass ends
-    if ours():  # of a dropped pass, or held by a traceback, which is a reference cycle
+    join_threads()  # on a busy machine, a thread may still start a process while its pass ends
+    # Processes of a dropped pass remain while a reference cycle, such as a traceback, holds the pass.
+    if ours():
         gc.collect()
     assert not ours(), "a process was left behind"
 
@@ -254,7 +255,7 @@ def run(*command, **options):
 
 def test_a_script_may_hold_the_function():
     with run(str(SCRIPT), "end") as script:
-        # All processes share the output, so it ends with the last of them.
+        # All processes share the output, so `communicate` returns only after the last process has ended.
         assert script.communicate(timeout=120) == ("0\n", "")
 
 
@@ -277,9 +278,9 @@ def test_a_function_from_the_prompt_is_refused():
 def test_ctrl_c_ends_all_processes_quietly(mode):
     with run(str(SCRIPT), mode, start_new_session=True) as script:
         assert script.stdout.readline() == "0\n"
-        os.killpg(script.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(script.pid, signal.SIGINT)  # a terminal also sends Ctrl-C to all processes of the group
         out, said = script.communicate(timeout=120)
-    # The signal may arrive in the middle of the previous line.
+    # The signal may arrive while the previous line is being printed, so only the end is compared.
     assert out.endswith("interrupted\n") and said == ""
 
 
@@ -287,4 +288,4 @@ def test_when_python_is_killed_its_processes_end():
     with run(str(SCRIPT), "work") as script:
         assert script.stdout.readline() == "0\n"
         script.kill()
-        script.communicate(timeout=120)  # until no process holds its output open
+        script.communicate(timeout=120)  # this waits until no process holds the output open

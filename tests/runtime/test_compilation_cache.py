@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_compilation_cache")
 
 @pytest.fixture
 def untold(monkeypatch, tmp_path):
-    """Remove all settings of the cache folder, and set the home of the user to an empty folder."""
+    """Remove all settings of the cache folder, and return the empty folder that replaces the user's cache folder."""
     jax.config.update("jax_compilation_cache_dir", None)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -29,7 +29,7 @@ def untold(monkeypatch, tmp_path):
 
 @pytest.fixture
 def happened():
-    """Collect the events of JAX's cache, in order."""
+    """Return a list that collects the events of JAX's compilation cache, "hits" or "misses", in order."""
     seen = []
 
     def listen(event, **_):
@@ -46,7 +46,7 @@ def folder_in_use():
 
 
 def compiled_anew():
-    """Call a function that is compiled as in a new process."""
+    """Clear JAX's caches in memory, as in a new process; compile and call a function, and return its result."""
     jax.clear_caches()
     return float(jax.jit(lambda x: jnp.sum(jnp.cos(x)))(jnp.zeros(3)))
 
@@ -68,7 +68,7 @@ def test_cached_programs_are_read_and_damaged_files_replaced(tmp_path, happened)
 
 
 def test_a_session_uses_the_folder_of_the_user(untold):
-    normal = fluid.initializer.Normal()  # its random numbers are compiled
+    normal = fluid.initializer.Normal()  # drawing these initial values is a compiled program
     fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, param_attr=normal))
     assert folder_in_use() == str(untold / "fluid" / "xla")
     assert list((untold / "fluid" / "xla").glob("*.xla"))

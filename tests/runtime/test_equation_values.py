@@ -1,4 +1,4 @@
-"""Values without a recorded name: results of operators, and values inside loops and branches."""
+"""Values of a program that no layer names: results of operators, and values inside loops and branches."""
 
 import numpy as np
 import pytest
@@ -121,7 +121,8 @@ def test_each_operator_can_be_fetched(operator, name):
 @pytest.mark.parametrize("name", ["elementwise_mul_0.tmp_0", "elementwise_mul_0"])
 def test_an_operator_is_overridden(session, name):
     wanted = run(session, ["out", "stack"], {"a": np.ones_like(A), "b": B})
-    found = session.run(feed={name: B}, fetch=["out", "stack"], mode="test")  # with the override, no feed is needed
+    # The override replaces the product, so the feeds of the product are not needed.
+    found = session.run(feed={name: B}, fetch=["out", "stack"], mode="test")
     for value, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-5)
     (filled,) = run(session, "out", {name: 2.0})

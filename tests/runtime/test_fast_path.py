@@ -1,4 +1,4 @@
-"""Inference on a CPU: arrays cached in the layout of its kernels, and checks of every feed."""
+"""Inference on a CPU: parameters are cached in the layout of the CPU kernels, and every feed is checked."""
 
 import threading
 
@@ -42,7 +42,7 @@ def test_results_equal_session_results_to_the_bit(inferencer):
 
 @pytest.mark.parametrize("mode", ["train", "test"])
 def test_a_layer_after_images_keeps_its_weight_order(mode):
-    """Keep row `[channel, height, width]` of the weight for this element of an image."""
+    """Check that the rows of the weight of `fc` keep the order (channel, height, width) of the elements of an image."""
     session = fluid.Session(program)
     scope = {name: np.asarray(array) for name, array in session.scope.items()}
     images = np.asarray(session.run(feed={"image": IMAGES}, fetch=["conv2d_1.tmp_1"], mode=mode)[0], "float64")
@@ -159,7 +159,7 @@ def test_ids_are_checked_in_each_call():
 
 
 def shared_filters():
-    """Build convolutions with shared filters, grouped filters, and filters of volumes."""
+    """Build a net whose convolutions have filters shared by two layers, grouped filters, and filters of volumes."""
     image = fluid.layers.data("image", shape=[3, 6, 6])
     shared = fluid.ParamAttr(name="filters")
     first = fluid.layers.conv2d(image, num_filters=3, filter_size=3, padding=1, param_attr=shared)

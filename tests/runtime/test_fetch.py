@@ -20,7 +20,7 @@ def program():
 
 
 def line(text):
-    """Return the name of the line of the program that holds `text`."""
+    """Return the fetch name, file and line number, of the first line of the program that holds `text`."""
     source, first = inspect.getsourcelines(program)
     return f"test_fetch.py:{first + next(i for i, row in enumerate(source) if text in row)}"
 
@@ -42,7 +42,8 @@ def test_a_layer_is_its_last_result(session):
 
 def test_a_layer_is_replaced_by_its_name(session):
     given = np.full((2, 5), 3.0, "float32")
-    hidden, shifted = run(session, ["hidden", "shifted"], {"hidden": given})  # the override makes x unnecessary
+    # The override replaces the layer that reads the feed `x`, so `x` is not needed.
+    hidden, shifted = run(session, ["hidden", "shifted"], {"hidden": given})
     np.testing.assert_array_equal(hidden, given)
     np.testing.assert_array_equal(shifted, given * 2 - 1)
 
@@ -108,5 +109,5 @@ def test_feeds_and_outputs_need_no_further_trace():
     session = fluid.Session(program)
     for fetch in (None, ["loss"], "loss"):
         session.run(program, {"x": np.ones((2, 3), "float32")}, fetch=fetch, mode="train")
-    # The discovery, one compiled step for all outputs, and one for the loss.
+    # The function is traced to find its feeds, for the step with all outputs, and for the step with the loss.
     assert len(traced) == 3

@@ -33,14 +33,14 @@ def widths_program():
 
 @pytest.fixture
 def compiled():
-    """Return a list that grows with each compilation from here on, as in a new process."""
+    """Clear JAX's caches, as in a new process, and return a list that grows with each compilation."""
     jax.clear_caches()
     with counted() as seen:
         yield seen
 
 
 def test_a_convolutional_net(compiled):
-    """Compile normal random numbers, the training step, the test step and the inference; uniform numbers need none."""
+    """Check that normal initial values, the training step and inference compile once each, and uniform values never."""
     images = np.zeros((8, 1, 8, 8), "float32")
     batch = {"image": images, "label": np.zeros((8, 1), "int64")}
     trainer = fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3))
@@ -68,7 +68,7 @@ def test_training_runs_the_program_function_twice():
 
 
 def test_an_answer(compiled):
-    """Use given parameters unchanged, without drawing initial values for them."""
+    """Check that an Inferencer with given parameters draws no initial values, so only the inference is compiled."""
     params = dict(fluid.Session(digits_program).params())
     jax.clear_caches()
     compiled.clear()

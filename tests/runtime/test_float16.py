@@ -1,4 +1,4 @@
-"""Dynamic loss scaling of float16: compared with float32 and a manual scale, saved, and no hiding of NaN."""
+"""Dynamic loss scaling of float16: training follows float32, checkpoints hold the scale, and NaN is still reported."""
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,12 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 4)).astype("float32")
 Y = np.tanh(X @ [[1.0], [-2.0], [0.5], [3.0]]).astype("float32")
 FEED = {"x": X, "y": Y}
-BIG = {"x": X * 20, "y": Y}  # its gradients overflow at the initial scale, its loss does not
+# For this feed, the gradients overflow at the initial loss scale, but the loss does not.
+BIG = {"x": X * 20, "y": Y}
 
 
 def linear(optimizer, factor=0.01):
-    """Build a squared error times `factor`, which scales the gradients as well."""
+    """Return the program of a linear net with a squared error times `factor`; the factor scales the gradients too."""
 
     def program():
         x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
@@ -105,7 +106,7 @@ def test_overflows_skip_the_update_and_halve_the_scale():
 
 
 def scales_by_hand(finite, patience):
-    """Return the scale before each step, computed from the steps that had finite gradients."""
+    """Return the loss scale before each step; `finite` holds True for each step with finite gradients."""
     scale, count, found = optax_chain.START, 0, []
     for good in finite:
         found.append(scale)
@@ -228,7 +229,7 @@ def test_an_overflow_skips_sparse_tables():
     assert not np.array_equal(before, sessions[1].scope["table"])
 
 
-# Saved
+# The loss scale in checkpoints.
 
 
 class Killed(BaseException):
@@ -258,7 +259,7 @@ def test_a_resumed_training_restores_the_scale_exactly(tmp_path):
     assert found.keys() == wanted.keys() and all(found[n].tobytes() == v.tobytes() for n, v in wanted.items())
 
 
-# NaN
+# Reports of NaN, which are not hidden by the loss scale.
 
 
 def test_an_overflow_of_the_scale_is_not_reported():
@@ -274,7 +275,7 @@ def rooted():
 
 
 def test_a_nan_gradient_is_reported_at_scale_1():
-    """Use sqrt at 0, which has no finite slope: the scale falls to 1, then the step runs and is reported."""
+    """Train on sqrt(0), which has no finite gradient: the scale falls to 1, then the next NaN is reported."""
     data = [[(np.zeros(4, "float32"),)] for _ in range(40)]
     trainer = fluid.Trainer(rooted, fluid.optimizer.SGD(0.1), precision="float16")
     with pytest.raises(errors.NonFiniteError, match=r"The loss is finite, and the gradient with respect to 'square_0"):
@@ -289,7 +290,7 @@ def test_a_nan_loss_is_reported_at_once():
         trainer.train([(X * np.nan, Y)], handlers=[fluid.handlers.TerminateOnNaN(report=True)])
 
 
-# Custom steps and other precisions
+# Loss scaling in custom steps, and its absence in other precisions.
 
 
 def test_custom_steps_are_scaled():

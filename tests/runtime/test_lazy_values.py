@@ -1,4 +1,4 @@
-"""Lazy values: values of a feed are computed one at a time, without training."""
+"""Lazy values of `Session.value`: each value for a feed is computed when it is requested, without training."""
 
 import numpy as np
 import pytest

@@ -33,7 +33,7 @@ def with_optimizer(optimizer):
 
 
 def trained(optimizer, steps=3, before=lambda session, step: None):
-    """Return all arrays after `steps` steps; `before` is called before each step."""
+    """Train for `steps` steps, call `before(session, step)` before each step, and return all arrays by name."""
     session = fluid.Session(with_optimizer(optimizer))
     for step in range(steps):
         before(session, step)
@@ -47,7 +47,7 @@ def assert_same(found, wanted, rtol=1e-6, atol=1e-7):
         np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
-# Rates that are fixed at tracing
+# Warnings about rates that are fixed at tracing.
 
 
 def test_a_rate_computed_by_python_warns():
@@ -118,7 +118,8 @@ def test_a_later_trace_with_another_rate_warns(mode, make, wrap):
     session.run(feed=FEED)
     session.run(feed=FEED, mode="test")
     computing.rate = 0.2
-    session.run(feed=FEED)  # already compiled: without a trace, the change cannot be seen
+    # This step is already compiled, so the function is not traced and its new rate cannot be detected.
+    session.run(feed=FEED)
     with pytest.warns(fluid.errors.FluidWarning, match=r"another learning rate .*trainer.learning_rate = 0.01") as seen:
         session.run(feed={"x": X[:5]}, mode=mode)
     assert seen[0].filename == __file__
@@ -144,7 +145,7 @@ def test_equal_rates_of_later_traces_do_not_warn():
             session.run(feed={"x": X[:rows]})
 
 
-# Read and set
+# Rates that are read and set between steps.
 
 
 def test_setting_the_rate_compiles_nothing():
@@ -248,7 +249,7 @@ def test_a_plain_optax_transformation_names_an_optimizer_class():
     for touch in (lambda: trainer.learning_rate, lambda: setattr(trainer, "learning_rate", 0.1)):
         with pytest.raises(errors.UnknownNameError, match=r"(?s)class Mine.*optax.adamw\(self.learning_rate\)"):
             touch()
-    trainer.learning_rate = None  # keeps the declared rate
+    trainer.learning_rate = None  # None keeps the declared rate, so nothing is refused
 
     class Mine(fluid.optimizer.Optimizer):
         def rule(self):
@@ -276,7 +277,7 @@ def test_half_precision_parameters_and_optimizer_state_keep_dtypes():
     assert len(session.compilations) == 1 and session.scope["fc_0.w_0"].dtype == "bfloat16"
 
 
-# Saved
+# Set rates in checkpoints.
 
 
 def test_a_set_rate_is_saved_and_restored(tmp_path):
@@ -368,7 +369,7 @@ def test_the_nan_report_replays_the_set_rates():
     np.testing.assert_allclose(trainer.params["w"], [1 - 0.1 * 2 * 16], rtol=1e-6)
 
 
-# Sparse tables, and the cost of a settable rate
+# Rates of sparse tables, and the cost of a settable rate.
 
 
 def looked_up(optimizer):
@@ -401,7 +402,7 @@ def test_a_rule_with_delayed_rows_warns():
 
 
 def test_a_settable_rate_adds_no_kernels():
-    """Compare the fusions and products of the compiled step with a step of constant rate."""
+    """Check that the compiled step has as many fusions, products and loops as a step with a constant rate."""
 
     def kernels(settable):
         session = fluid.Session(with_optimizer(fluid.optimizer.Adam(0.1)))

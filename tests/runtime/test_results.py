@@ -1,4 +1,4 @@
-"""Results: a sequence of values and, with names, a mapping as well."""
+"""Results of a run: a sequence of values, which is also a mapping if the values have names."""
 
 import copy
 import pickle

@@ -18,7 +18,7 @@ def minimised():
 
 
 def of_lengths():
-    """Build a program with sequences as input."""
+    """Build a training program with sequences as input."""
     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
     pooled = fluid.layers.sequence_pool(fluid.layers.embedding(words, size=[20, 2]), "sum")
     loss = fluid.layers.mean(fluid.layers.square(fluid.layers.fc(pooled, size=1)))
@@ -40,7 +40,7 @@ def test_a_loop_of_steps_matches_a_trainer_exactly():
             session.step(feed)
     found = {name.replace("/minimised/", "/small/"): value for name, value in held(session).items()}
     assert_equal(found, state(expected))
-    assert len(session.compilations) == 2  # two sizes of minibatch
+    assert len(session.compilations) == 2  # one for each of the two sizes of minibatches
 
 
 def test_a_step_trains_in_any_session_mode():
@@ -101,7 +101,7 @@ def test_the_position_follows_the_last_returned_feed(given):
     def two_passes(feeds):
         while feeds.epoch < 2:
             for feed in feeds:
-                session.run(feed=feed, mode="test")  # a run reads ahead
+                session.run(feed=feed, mode="test")  # `run` reads the next minibatch ahead
                 yield np.array(feed["x"])
 
     every = list(two_passes(prefetched()))

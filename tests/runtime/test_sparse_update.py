@@ -1,4 +1,4 @@
-"""Row-sparse embeddings: touched rows and all other rows equal dense embeddings."""
+"""Row-sparse updates of embeddings: touched rows and untouched rows equal the rows of dense embeddings."""
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ def program_of(optimizer, is_sparse, ragged=False, padding_idx=None):
 def batches(count=20, ragged=False):
     rng = np.random.default_rng(0)
     for _ in range(count):
-        first = rng.integers(0, ROWS - 3, size=(BATCH, 1))  # repeated ids; some rows are never touched
+        first = rng.integers(0, ROWS - 3, size=(BATCH, 1))  # ids repeat, and the last three rows are never used
         if ragged:
             first = [rng.integers(0, ROWS - 3, size=(n, 1)) for n in rng.integers(1, 5, size=BATCH)]
         yield {
@@ -159,7 +159,7 @@ def test_testing_and_overriding_a_sparse_table():
     assert float(session.run(program, over, mode="test")[0]) != plain
     before = np.asarray(session.scope["table"])
     session.run(program, over)
-    assert np.array_equal(session.scope["table"], before)  # a replaced value has no gradient
+    assert np.array_equal(session.scope["table"], before)  # an overridden table has no gradient, so it is not updated
 
 
 def test_minimize_with_a_parameter_list():
@@ -196,7 +196,8 @@ def test_in_a_trainer_and_saved(tmp_path):
     np.testing.assert_allclose(trainer.params["embedding_0.w_0"][:, 0], np.arange(ROWS) % 4, atol=0.05)
     trainer.save_params(tmp_path / "table")
     assert trainer.test(reader)[0] < 1e-2
-    assert len(trainer.session.compilations) == 4  # the last minibatch is shorter, in training and in the test
+    # Training and test each compile two sizes, because the last minibatch is smaller.
+    assert len(trainer.session.compilations) == 4
 
 
 def lazy_momentum(m, g, t):
@@ -242,6 +243,7 @@ def test_lazy_rules_match_manual_updates_of_touched_rows(optimizer, rule):
     for t in range(1, 21):
         ids, weights = rng.integers(0, ROWS - 3, size=(BATCH, 1)), rng.normal(size=(BATCH, WIDTH)).astype("float32")
         session.run(program, {"ids": ids, "weights": weights})
-        for row in set(ids[:, 0]):  # the gradient of a row is the sum of the weights of its look-ups
+        # The gradient of a row of the table is the sum of the weights of all look-ups of this row.
+        for row in set(ids[:, 0]):
             want[row] += rule(memory[row], weights[ids[:, 0] == row].sum(0).astype("float64"), t)
     np.testing.assert_allclose(session.scope["table"], want, rtol=2e-4, atol=2e-5)

@@ -1,4 +1,4 @@
-"""A real browser without a window: it is controlled through the pipe of its developer protocol."""
+"""A headless Chromium or Chrome for tests: Python controls the browser through the pipe of its DevTools protocol."""
 
 import base64
 import contextlib
@@ -11,40 +11,40 @@ PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 class Page:
-    """A page of the browser."""
+    """A page of the browser, in which a test runs JavaScript."""
 
     def __init__(self, ask, session):
         self._ask, self._session = ask, session
 
     def run(self, script):
-        """Return the value of a script, which may wait."""
+        """Run JavaScript in the page, await a returned promise, and return the value."""
         options = {"expression": script, "awaitPromise": True, "returnByValue": True}
         found = self._ask("Runtime.evaluate", options, self._session)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def wait_for(self, condition):
-        """Wait until the value of a script is true."""
+        """Wait until a JavaScript expression is true, and return its value."""
         return self.run(
             "new Promise(done => { const look = () => "
             "{ const found = (%s); found ? done(found) : setTimeout(look, 20) }; look() })" % condition
         )
 
     def picture(self, path):
-        """Write a screenshot to a PNG file."""
+        """Write a screenshot of the page to a PNG file."""
         found = self._ask("Page.captureScreenshot", {"format": "png"}, self._session)
         path.write_bytes(base64.b64decode(found["data"]))
 
 
 @contextlib.contextmanager
 def opened(url, folder):
-    """Open a page at a URL; the browser writes its files to the folder."""
+    """Start a browser that writes its files to `folder`, load `url`, and yield the Page."""
     to_browser, from_browser = os.pipe(), os.pipe()
     options = [
         "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}",
         "--window-size=1100,900",
     ]  # fmt: skip
-    # The browser reads from 3 and writes to 4.
+    # With --remote-debugging-pipe, the browser reads from file descriptor 3 and writes to file descriptor 4.
     shell = f'exec "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
     process = subprocess.Popen(
         ["bash", "-c", shell, "bash", PROGRAM, *options], pass_fds=(to_browser[0], from_browser[1]),

@@ -1,4 +1,4 @@
-"""A server for most tests of this folder."""
+"""Fixtures for the tests of a server: exported models, and a server that serves all of them."""
 
 import pytest
 from serving.running_server import any_size, centered, digits, nested, save, sentiment
@@ -10,7 +10,7 @@ PROGRAMS = {"digits": digits, "sentiment": sentiment, "nested": nested, "centere
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Return the files of the models, by name."""
+    """Export all models, and return the paths of the files by model name."""
     folder = tmp_path_factory.mktemp("models")
     return {name: save(folder / f"{name}.fluid", program) for name, program in PROGRAMS.items()}
 

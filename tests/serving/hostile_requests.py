@@ -1,6 +1,6 @@
-"""Requests of hostile clients, drawn from a seed: a grammar of HTTP/1.1 and of the messages of both servers.
+"""Requests of hostile clients, drawn from a seed: for a server of models and for the server of an OnlineTrainer.
 
-The module imports nothing from fluid, so the requests do not repeat a mistake of a parser.
+The module imports nothing from fluid, because fluid's code could repeat a mistake of fluid's parser.
 """
 
 import contextlib
@@ -14,18 +14,20 @@ import threading
 from typing import NamedTuple
 
 MEGABYTE = 1 << 20
-JSON_LIMIT, BODY_LIMIT = 16 * MEGABYTE, 64 * MEGABYTE  # of both servers
+# The limits in bytes of both servers, the server of models and the server of an OnlineTrainer.
+JSON_LIMIT, BODY_LIMIT = 16 * MEGABYTE, 64 * MEGABYTE
 
 
 class Message(NamedTuple):
     """The bytes that a client sends, and the manner of sending.
 
     Attributes:
-      kind: a name of the fault, for messages.
-      data: the bytes.
-      manner: "answered" waits for one answer; "shut" ends its half and reads the rest; "gone" disconnects; "slow" sends
-        pieces while other clients are served; "deaf" sends all and reads nothing meanwhile.
-      expected: the statuses that an answer may have; None allows all below 500, and 503 and 504.
+      kind: the name of the fault, which failure messages contain.
+      data: the bytes of one request, of several requests, or of a part of a request.
+      manner: the behaviour of the client: "answered" reads one answer; "shut" closes the sending side and reads all
+        answers; "gone" disconnects without reading; "slow" sends small pieces while other clients are served; "deaf"
+        sends all bytes and reads nothing until the end of the test.
+      expected: the statuses that an answer may have; None allows every status below 500, and 503 and 504.
     """
 
     kind: str
@@ -35,15 +37,15 @@ class Message(NamedTuple):
 
 
 class Raw(str):
-    """Text that is written to JSON unchanged."""
+    """Text that `written` writes to JSON unchanged, even if it is not valid JSON."""
 
 
 class Pairs(list):
-    """A JSON object as pairs, which may repeat a name."""
+    """A JSON object as a list of (name, value) pairs, so a name may occur twice."""
 
 
 def written(value):
-    """Return a value as JSON, or as text that only looks like JSON."""
+    """Return a value as JSON text; a `Raw` part of the value can make this JSON invalid."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, Pairs | dict):
@@ -85,18 +87,18 @@ STRANGERS = {
 
 
 def anything(rng, depth=4):
-    """Draw a value of any kind."""
+    """Draw a JSON value of any kind."""
     kind = rng.randrange(8)
     if kind == 0 and depth:
         return [anything(rng, depth - 1) for _ in range(rng.randrange(5))]
     if kind == 1 and depth:
         names = ["name", "shape", "datatype", "data", "parameters", "binary_data_size", "x", "\0"]
         return Pairs((rng.choice(names), anything(rng, depth - 1)) for _ in range(rng.randrange(5)))
-    return copy.deepcopy(rng.choice(ODD))  # since callers change the result in place
+    return copy.deepcopy(rng.choice(ODD))  # a copy, since callers change the result in place
 
 
 def mutated(rng, value):
-    """Return a copy of a value with some parts replaced, removed or repeated."""
+    """Return a copy of a JSON value with some parts replaced, removed or repeated."""
     value = json.loads(json.dumps(value), object_pairs_hook=Pairs)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         place, key = None, None
@@ -123,7 +125,7 @@ def mutated(rng, value):
 
 
 def garbled(rng, data):
-    """Replace, remove or add some bytes."""
+    """Return the bytes `data` with some bytes replaced, removed or added."""
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 6))):
         at = rng.randrange(min(len(data), 500) + 1)
@@ -141,13 +143,13 @@ def garbled(rng, data):
 
 
 def head(method, path, headers=(), version="HTTP/1.1"):
-    """Return the head of a request."""
+    """Return the bytes of the request line and the headers of a request."""
     lines = [f"{method} {path} {version}", *[f"{name}: {value}" for name, value in headers]]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def chunked(rng, body):
-    """Return a body in chunks of odd sizes; a stated size may be wrong."""
+    """Return a body in chunked transfer coding, with chunks of odd sizes; a stated chunk size may be wrong."""
     pieces = []
     while body:
         size = rng.choice((1, 2, 7, 100, 5000))
@@ -181,11 +183,11 @@ LINES = {
 
 
 class Grammar:
-    """Requests to one server.
+    """A generator of valid and hostile requests; each subclass knows the valid requests of one kind of server.
 
     Args:
       rng: the generator that draws the requests.
-      token: the token of the server; None without a token.
+      token: the access token of the server; None if the server needs no token.
     """
 
     paths: tuple[str, ...] = ()
@@ -195,21 +197,21 @@ class Grammar:
         self.rng, self.token = rng, token
 
     def valid(self):
-        """Return a valid request: path, headers, JSON and the bytes after it."""
+        """Draw a valid request; return its path, its extra headers, its JSON, and the bytes after the JSON or None."""
         raise NotImplementedError
 
     def headers(self, extra=()):
-        """Return the headers of an authorized client."""
+        """Return the headers of an authorized client, followed by `extra`."""
         token = [("Authorization", f"Bearer {self.token}")] if self.token else []
         return [("Host", "localhost"), *token, *extra]
 
     def post(self, path, body, extra=(), length=None):
-        """Return the bytes of a request with a body."""
+        """Return the bytes of a POST request with a body; `length` replaces the true Content-Length."""
         length = len(body) if length is None else length
         return head("POST", path, self.headers([*extra, ("Content-Length", length)])) + body
 
     def message(self):
-        """Draw the next request."""
+        """Draw the next message, which is hostile in most cases."""
         kinds = (self.good, self.values, self.values, self.lies, self.garbled, self.heads, self.heads, self.pieces)
         kinds += (self.pipelined, self.half, self.slow, self.deaf, self.strangers, self.elsewhere)
         if self.rng.randrange(200) == 0:
@@ -223,20 +225,20 @@ class Grammar:
         return Message("good", self.encoded(path, extra, value, rest), "answered", self.fine)
 
     def repeated(self):
-        """Return a request that has the same answer each time."""
+        """Draw a request that always gets the same answer, and return its bytes."""
         return self.encoded(*self.valid())
 
     fine = frozenset((200, 503, 504))
 
     def encoded(self, path, extra, value, rest, off=0):
-        """Return the bytes of a request that begins with JSON."""
+        """Return a POST request of JSON and the bytes `rest`; the stated length of the JSON is wrong by `off`."""
         text = value if isinstance(value, bytes) else written(value).encode("utf-8", "surrogatepass")
         if rest is not None:
             extra = [*extra, ("Inference-Header-Content-Length", len(text) + off)]
         return self.post(path, text + (rest or b""), extra)
 
     def values(self):
-        """Return a message with JSON of unexpected kinds."""
+        """Return a message with random changes to the JSON of a valid request."""
         path, extra, value, rest = self.valid()
         value = self.mutated(value)
         return Message("values", self.encoded(path, extra, value, rest), "answered")
@@ -262,12 +264,12 @@ class Grammar:
         return Message("lies", data, "answered")
 
     def garbled(self):
-        """Return a message with bytes that are no valid HTTP."""
+        """Return a message with random changes to the bytes of a valid request."""
         start = self.encoded(*self.valid()) if self.rng.randrange(3) else head("GET", self.rng.choice(self.paths))
         return Message("garbled", garbled(self.rng, start))
 
     def heads(self):
-        """Return a message with a head that is too large, contradictory or false."""
+        """Return a message with headers that are too large, contradictory or false."""
         rng = self.rng
         path, extra, value, rest = self.valid()
         body = value if isinstance(value, bytes) else written(value).encode()
@@ -284,14 +286,14 @@ class Grammar:
         return Message(f"head {name!r}", data)
 
     def pieces(self):
-        """Return a message with a body in chunks."""
+        """Return a message with a body in chunked transfer coding, which may be invalid."""
         path, extra, value, rest = self.valid()
         body = value if isinstance(value, bytes) else written(value).encode()
         extra = [*extra, ("Transfer-Encoding", self.rng.choice(("chunked", "Chunked", "chunked", " chunked ")))]
         return Message("pieces", head("POST", path, self.headers(extra)) + chunked(self.rng, body))
 
     def pipelined(self):
-        """Return a message of several requests at once."""
+        """Return a message of several requests, which are sent without waiting for the answers."""
         rng = self.rng
         count = rng.choice((2, 3, 20, 500, 5000))
         one = self.encoded(*self.valid()) if rng.randrange(2) else head("GET", rng.choice(self.paths), self.headers())
@@ -301,12 +303,12 @@ class Grammar:
         return Message("pipelined", one * count + last, rng.choice(("shut", "gone", "deaf")))
 
     def half(self):
-        """Return a part of a request; its client disconnects."""
+        """Return a message with the first part of a request; its client then disconnects or closes the sending side."""
         data = self.encoded(*self.valid())
         return Message("half", data[: self.rng.randrange(len(data))], self.rng.choice(("gone", "shut")))
 
     def slow(self):
-        """Return a request that is sent in pieces while other clients are served, perhaps never completely."""
+        """Return a request, perhaps incomplete, that is sent in pieces while other clients are served."""
         data = self.encoded(*self.valid())
         return Message("slow", data[: self.rng.choice((len(data), self.rng.randrange(len(data))))], "slow")
 
@@ -316,11 +318,11 @@ class Grammar:
         return Message("deaf", one * max(1, self.rng.choice((1, 10, 100_000 // len(one)))), "deaf")
 
     def strangers(self):
-        """Return a request of another site, to another host name, or with another token."""
+        """Return a forbidden request: from a page of another site, to another host name, or with a wrong token."""
         rng = self.rng
         path, extra, value, rest = self.valid()
         names = {"Origin": STRANGERS["Origin"], "Host": STRANGERS["Host"]}
-        if self.token:  # with a token, host names are not checked
+        if self.token:  # a server with a token does not check host names
             tokens = [
                 f"Bearer {self.token}x",
                 f"Bearer {self.token[:-1]}",
@@ -335,7 +337,7 @@ class Grammar:
         return Message("strangers", data, "answered", frozenset((400, 401, 403, 431)))
 
     def elsewhere(self):
-        """Return a request with another method or path."""
+        """Return a request with a random method, and a valid path with random additions."""
         rng = self.rng
         methods = "GET POST PUT DELETE HEAD OPTIONS TRACE PATCH CONNECT PRI get LINK M-SEARCH".split()
         path = rng.choice((*self.paths, self.body_path))
@@ -349,22 +351,22 @@ class Grammar:
     kinds = ("application/json",)
 
     def attacks(self, size=JSON_LIMIT):
-        """Return small requests with a large cost, by name: repeated parts in a body, and tensors."""
+        """Return functions, by name, that build requests of high cost: a repeated part in `size` bytes, or tensors."""
         found = {name: functools.partial(self.filled, name, size) for name in self.fillings}
         return found | {name: functools.partial(self.binary, name, size) for name in self.tensors(1 << 16)}
 
     def filled(self, name, size):
-        """Return the bytes of a request that repeats one part."""
+        """Return the bytes of a request whose body of about `size` bytes repeats the part `name`."""
         start, piece, end = self.fillings[name]
         body = (start + (piece * (size // len(piece)))[:-1])[: size - len(end)] + end
         return self.post(self.body_path, body, [("Content-Type", self.kinds[-1 if name in LINES else 0])])
 
     def binary(self, name, size):
-        """Return the bytes of a request with tensors after its JSON."""
+        """Return the bytes of a request with the tensors `name`, which follow the JSON as bytes."""
         return self.packed(self.tensors(size)[name])
 
     def tensors(self, size):
-        """Return small tensors with a large cost, by name."""
+        """Return, by name, lists of tensors with few bytes and a large cost: (name, datatype, shape, bytes)."""
         last = self.columns[-1]
         return {
             "rows of no numbers": [(last, "INT8", [(1 << 31) - 1, 0], b"")],
@@ -380,7 +382,7 @@ class Grammar:
         }
 
     def packed(self, tensors):
-        """Return the bytes of a request with tensors after its JSON."""
+        """Return the bytes of a request with these tensors, which follow the JSON as bytes."""
         return self.encoded(self.body_path, [("Content-Type", "application/octet-stream")], *tensors_of(tensors))
 
 
@@ -421,7 +423,7 @@ class Models(Grammar):
 
 
 class Rows(Grammar):
-    """Requests to the server of an OnlineTrainer of rows of "x", "words" and "y"."""
+    """Requests to the server of an OnlineTrainer, which collects rows of "x", "words" and "y"."""
 
     body_path = "/rows"
     paths = ("/status", "/signature", "/metrics", "/health/live", "/health/ready", "/rows", "/", "/v2/models")
@@ -429,7 +431,7 @@ class Rows(Grammar):
     fillings = {**FILLINGS, **LINES}
     kinds = ("application/json", "application/x-ndjson")
     verbs = ("start", "pause", "resume", "save", "publish", "stop")
-    fine = frozenset((200, 429, 503, 504))  # a full journal takes no rows
+    fine = frozenset((200, 429, 503, 504))  # 429, because a full journal accepts no rows
 
     def valid(self):
         rng = self.rng
@@ -463,7 +465,7 @@ class Rows(Grammar):
         return super().message()
 
     def repeated(self):
-        """Return rows with a key, which are added once."""
+        """Return the bytes of a request with an idempotency key, so a repeated request adds no rows."""
         path, extra, value, rest = self.valid()
         return self.encoded(
             path, [("Idempotency-Key", f"the same {self.rng.getrandbits(40)}"), *extra[-1:]], value, rest
@@ -495,7 +497,7 @@ class Rows(Grammar):
 
 
 def tensors_of(tensors, binary=True):
-    """Return tensors as JSON and the bytes after the JSON; None without bytes."""
+    """Return the JSON of a request with tensors, and the bytes after the JSON; None unless `binary`."""
     described, rest = [], []
     for name, datatype, shape, data in tensors:
         tensor = {"name": name, "datatype": datatype, "shape": shape}
@@ -518,8 +520,10 @@ class Crowd:
       rng: the generator that draws the actions of slow clients.
     """
 
-    _most = 40  # open connections
-    _patience = 60.0  # seconds for an answer
+    # The largest number of open connections.
+    _most = 40
+    # The time limit for an answer, in seconds.
+    _patience = 60.0
 
     def __init__(self, address, rng):
         self._address, self._rng = address, rng
@@ -546,7 +550,8 @@ class Crowd:
 
     def _answers(self, connection, message):
         with connection:
-            with contextlib.suppress(ConnectionError):  # a server may refuse before it has read all
+            # The server may refuse a request and close the connection before it has read the whole request.
+            with contextlib.suppress(ConnectionError):
                 connection.sendall(message.data)
             if message.manner == "gone":
                 if self._rng.randrange(2):
@@ -575,7 +580,7 @@ class Crowd:
             elif self._rng.randrange(4) == 0:
                 self._closed(index)
         except BlockingIOError:
-            pass  # the stated length exceeds the bytes that were sent
+            pass  # the socket is full, so this piece is lost and the body is shorter than its stated length
         except ConnectionError:
             self._closed(index)
 
@@ -589,18 +594,18 @@ class Crowd:
 
 
 def shut(connection):
-    """Shut the sending side of a connection."""
+    """Close the sending side of a connection."""
     with contextlib.suppress(OSError):  # the server may have closed the connection
         connection.shutdown(socket.SHUT_WR)
 
 
 def statuses(found):
-    """Return the statuses of answers."""
+    """Return the statuses of all answers in the received bytes."""
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", found)]
 
 
 def is_whole(found):
-    """Return True if bytes hold the whole head and body of an answer."""
+    """Return True if the received bytes hold a whole answer, head and body."""
     start, end, body = found.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: (\d+)", start)
     return bool(end) and (length is None or len(body) >= int(length[1]))
@@ -611,10 +616,10 @@ class Neighbour(threading.Thread):
 
     Args:
       address: host and port of the server.
-      requests: their bytes.
+      requests: the bytes of each request.
 
     Attributes:
-      answered: the number of answers that equal the first answers.
+      answered: the number of answers that equal the first answer to the same request.
       wrong: an answer that differs, or the error of a connection.
     """
 
@@ -627,7 +632,8 @@ class Neighbour(threading.Thread):
 
     def run(self):
         for request in self._requests:
-            self._ask(request)  # the first request adds the rows
+            # These answers are not compared: only the first request with a key adds rows.
+            self._ask(request)
         while not self._ended.wait(0.01):
             for request in self._requests:
                 try:
@@ -640,7 +646,7 @@ class Neighbour(threading.Thread):
                 self.answered += 1
 
     def stop(self):
-        """Stop the client, and return True if all answers were the same."""
+        """Stop the client, and return True if every request got equal answers."""
         self._ended.set()
         self.join()
         return self.answered > 0 and self.wrong is None
@@ -652,4 +658,4 @@ class Neighbour(threading.Thread):
             while not is_whole(found) and (chunk := connection.recv(1 << 16)):
                 found += chunk
         start, _, body = found.partition(b"\r\n\r\n")
-        return start[9:13] + body  # the head has a date
+        return start[9:13] + body  # the status and the body; the rest of the head contains the date

@@ -1,4 +1,4 @@
-"""Servers for tests, and functions that send raw bytes or JSON to them."""
+"""Models for tests of a server, and functions that send raw bytes or JSON to a server."""
 
 import contextlib
 import json
@@ -36,13 +36,13 @@ def nested():
 
 
 def centered():
-    """Build a model with rows that depend on each other."""
+    """Build a model in which the result of each row depends on all rows."""
     x = fluid.layers.data("x", shape=[1])
     return {"centered": x - jax.numpy.mean(x, axis=0)}
 
 
 def any_size():
-    """Build a model with an open size that is not padded."""
+    """Build a model with an input of any number of columns, which the server does not pad."""
     x = fluid.layers.data("x", shape=[-1, -1], append_batch_size=False)
     return {"sum": fluid.layers.reduce_sum(x, dim=1)}
 
@@ -52,28 +52,28 @@ def params_of(function, seed=0):
 
 
 def save(path, function, seed=0):
-    """Export a program with parameters of a seed, for the CPU only to save time."""
+    """Export a program with the initial parameters of a seed; only for the CPU, which saves time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fluid.io.save_inference_model(path, function, params_of(function, seed), platforms=["cpu"])
     return path
 
 
 def same(first, second):
-    """Return True if the results have the same bits."""
+    """Return True if two results have equal dtypes and equal bits."""
     pairs = zip(jax.tree.leaves(list(first)), jax.tree.leaves(list(second)), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() and a.dtype == b.dtype for a, b in pairs)
 
 
 @contextlib.contextmanager
 def connected(server):
-    """Return a socket that is connected to a server."""
+    """Connect to a server, and yield the socket."""
     address = urllib.parse.urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
         yield connection
 
 
 def raw(server, data, close=False):
-    """Send bytes, and with `close` end the request; return the status of the answer, or None, and its body."""
+    """Send bytes; `close` then closes the sending side. Return the status, or None without an answer, and the body."""
     with connected(server) as connection:
         connection.sendall(data)
         if close:
@@ -100,13 +100,13 @@ def read_answer(connection):
 
 
 def post(path, body, *headers, length=None):
-    """Return the bytes of a request."""
+    """Return the bytes of a POST request; `length` replaces the true Content-Length."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body) if length is None else length}"]
     return "\r\n".join([*lines, *headers, "", ""]).encode() + body
 
 
 def ask(server, path, value=None, *headers):
-    """Send JSON, or GET without a value; return the status and the answer."""
+    """Send a POST request with JSON, or a GET request if `value` is None; return the status and the answer as JSON."""
     if value is None:
         data = "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
     else:
@@ -116,7 +116,7 @@ def ask(server, path, value=None, *headers):
 
 
 def image_request(rows=1):
-    """Return a valid request for `digits`."""
+    """Return the JSON of a valid request for the model `digits`."""
     return {
         "inputs": [
             {"name": "image", "shape": [rows, 1, 8, 8], "datatype": "FP32", "data": IMAGES[:rows].ravel().tolist()}

@@ -31,7 +31,7 @@ def a_job(x, rows=1, shape="a", deadline=60.0):
 
 
 def queued(jobs, **options):
-    """Submit jobs while a first job runs; return the batches after the first."""
+    """Submit `jobs` while another job runs; return the batches of these jobs, as lists of inputs."""
     recorder = Recorder()
     batcher = Batcher(recorder.run, **options)
     batcher.submit(a_job(0))

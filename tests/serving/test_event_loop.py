@@ -74,7 +74,7 @@ class Transport:
 
 
 class Turns:
-    """An event loop that runs its calls only on request."""
+    """A stand-in for an event loop that collects calls; the test runs them."""
 
     def __init__(self):
         self.calls = []
@@ -98,7 +98,7 @@ def test_joint_writes_are_sent_in_a_single_packet():
 
 
 def test_answers_do_not_wait_for_acknowledgements():
-    """Check TCP_NODELAY: asyncio sets it only for sockets that are declared as TCP."""
+    """Check that the socket is declared as TCP, because asyncio sets TCP_NODELAY only for sockets declared as TCP."""
     with _listening("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
 

@@ -1,4 +1,4 @@
-"""Faults of clients: the rows of the matrix in tests/FAULTS.md that concern the server."""
+"""Faults of clients: tests of the rows 41 to 46 of tests/FAULTS.md, which concern a server."""
 
 import json
 import os
@@ -31,17 +31,17 @@ from fluid import errors
 
 
 def good(server):
-    """Return True if the next client is served."""
+    """Return True if the server still answers a valid request."""
     return ask(server, DIGITS, image_request())[0] == 200
 
 
 def told(server, data, close=False):
-    """Return the status of the answer to bytes, and its error; an error must be JSON."""
+    """Send bytes; return the status of the answer and its error message, which is empty unless the answer is JSON."""
     status, body = raw(server, data, close)
     return status, json.loads(body).get("error", "") if body.startswith(b"{") else ""
 
 
-# 41: wrong bytes
+# Row 41 of tests/FAULTS.md: wrong bytes.
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_row_41_json_has_a_separate_limit(files):
         assert told(server, post(DIGITS, header + bytes(256), length))[0] == 200
 
 
-# 42: invalid JSON
+# Row 42 of tests/FAULTS.md: invalid JSON.
 
 NO_JSON = {
     "something else": b"hello", "nothing": b"", "zeros": bytes(100), "a list": b"[]", "more behind it": b"{} {}",
@@ -133,7 +133,7 @@ def test_row_42_a_number_beyond_all_bounds(server):
         assert status == 400 and "too large" in error
 
 
-# 43: requests that do not fit the model
+# Row 43 of tests/FAULTS.md: requests that do not fit the model.
 
 
 def changed(**changes):
@@ -156,7 +156,8 @@ def changed(**changes):
 )  # fmt: skip
 def test_row_43_wrong_tensors_return_400(server, request_):
     status, answer = ask(server, DIGITS, request_)
-    assert status == (200 if request_ == changed(shape=[1, 64]) else 400), answer  # 64 numbers are 1 x 8 x 8
+    # The shape [1, 64] is accepted, because its 64 numbers fill an image of 1 x 8 x 8.
+    assert status == (200 if request_ == changed(shape=[1, 64]) else 400), answer
     if status == 400:
         assert not re.search(r"Traceback|\.py|/tmp|/work|site-packages", answer["error"]), answer
     assert good(server)
@@ -194,7 +195,7 @@ def test_row_43_paths_and_verbs(server, path, method, status):
     assert found == status and error
 
 
-# 44: too many requests at once
+# Row 44 of tests/FAULTS.md: too many requests at once.
 
 
 def test_row_44_a_full_queue_and_a_deadline(files, monkeypatch):
@@ -258,7 +259,7 @@ def test_row_44_connections_have_a_limit(files):
         until(lambda: raw(server, post(DIGITS, json.dumps(image_request()).encode()))[0] == 200)
 
 
-# 45: another shape with each request
+# Row 45 of tests/FAULTS.md: another shape with each request.
 
 
 def test_row_45_shapes_are_capped(server):
@@ -270,10 +271,12 @@ def test_row_45_shapes_are_capped(server):
         return ask(server, "/v2/models/any_size/infer", {"inputs": [tensor]})
 
     found = [asked(rows, columns)[0] for rows in (2, 3) for columns in range(1, 8)]
-    assert found.count(200) == 6 and set(found) == {200, 400}  # 1 column was compiled before, and 2 more are allowed
+    # The server compiles the model for 1 column at the start, and `max_shapes=2` allows 2 more numbers of columns.
+    assert found.count(200) == 6 and set(found) == {200, 400}
     status, answer = asked(5, 9)
     assert status == 400 and "no more than 2 shapes" in answer["error"]
-    assert runner.compilations == before + 4  # with 2 rows and with 3, padded to 4
+    # Each of the 2 new numbers of columns is compiled for 2 rows and for 4 rows, because 3 rows are padded to 4.
+    assert runner.compilations == before + 4
     sentiment = server.app.models.find("sentiment").runner
     before = sentiment.compilations
     for rows in range(1, 9):
@@ -283,7 +286,7 @@ def test_row_45_shapes_are_capped(server):
     assert sentiment.compilations == before
 
 
-# 46: beginning, end, and a model that fails
+# Row 46 of tests/FAULTS.md: start and end of a server, and a model that fails.
 
 
 def test_row_46_a_failing_model_returns_500_without_details(server, monkeypatch, caplog):
@@ -364,7 +367,7 @@ def test_row_46_a_signal_finishes_requests_and_ends(process, number):
     with connected(server) as connection:
         body = json.dumps(image_request()).encode()
         request = post(DIGITS, body)
-        connection.sendall(request[:-10])  # a request in flight
+        connection.sendall(request[:-10])  # an unfinished request, in flight when the signal arrives
         assert good(server)
         started.send_signal(number)
         until(lambda: ask_or_none(server, "/v2/health/ready") in (503, None))
@@ -395,7 +398,7 @@ def test_row_46_unservable_arguments_end_with_an_error(in_tmp, capsys):
 
 
 def ask_or_none(server, path):
-    """Return the status of an answer, or None without an answer."""
+    """Send a GET request, and return the status of the answer, or None if no answer comes."""
     try:
         with urllib.request.urlopen(server.url + path) as answer:
             return answer.status

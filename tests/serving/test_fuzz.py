@@ -1,6 +1,6 @@
-"""Rows 47 and 65: servers answer any bytes with a status below 500, or 503 or 504, do not grow, and keep running.
+"""Random requests, rows 47 and 65 of tests/FAULTS.md: servers survive any bytes, in limited memory and time.
 
-Each server is a separate process, so its memory can be measured.
+Every answer has a status below 500, or 503 or 504. Each server is a separate process, so its memory can be measured.
 """
 
 import contextlib
@@ -23,18 +23,20 @@ from serving.running_server import digits, save, sentiment
 import fluid
 
 pytestmark = pytest.mark.full
-# Requests to each of two servers; `make soak` sends more.
+# The number of requests to each of the two servers; `make soak` sends more.
 REQUESTS = int(os.environ.get("FLUID_REQUESTS", "300"))
 SEED = int(os.environ.get("FLUID_SEED", "0"))
-MOST = 100  # megabytes above the memory of the largest valid request
-SLOWER = 10  # times the duration of the largest valid request, on a busy machine
+# The memory in megabytes that a server may use beyond the memory of the largest valid requests.
+MOST = 100
+# An answer may take this multiple of the time of the largest valid request, because the machine may be busy.
+SLOWER = 10
 WIDE = 1_000_000
 WORD = struct.pack("<q", 1)
 ROOT = str(pathlib.Path(fluid.__file__).parents[1])
 
 
 def wide():
-    """Build a model with requests as large as the limits of the server."""
+    """Build a model whose largest requests reach the size limits of the server."""
     x = fluid.layers.data("x", shape=[WIDE])
     return {"mean": fluid.layers.reduce_mean(x, dim=1)}
 
@@ -55,17 +57,17 @@ def optimizer():
 
 
 class Attacked:
-    """A server in a separate process.
+    """A server in a separate process, to which tests send hostile requests.
 
     Args:
-      folder: the folder of its files.
+      folder: the working folder of the process, which gets the log.
       arguments: the arguments of `python -m fluid`.
-      grammar: the grammar of the requests that it reads.
-      ready: the path of its readiness check.
-      token: the token that it requires.
+      grammar: the class that generates requests for this kind of server, `Models` or `Rows`.
+      ready: the path of the URL that checks if the server is ready.
+      token: the access token that the server requires; None without a token.
 
     Attributes:
-      most: the memory limit in megabytes: the memory of the largest valid requests, and MOST.
+      most: the memory limit in megabytes: the memory of the largest valid requests, plus MOST.
       longest: the most seconds that an answer may take.
     """
 
@@ -84,7 +86,8 @@ class Attacked:
             assert self.process.poll() is None, self.log()
         self.forget()
         took = []
-        for data in 3 * largest(self.drawn(0)):  # memory that is free by then stays with the process
+        # The process keeps freed memory, so its size is stable only after several large requests.
+        for data in 3 * largest(self.drawn(0)):
             start = time.monotonic()
             assert self.ask(data)[0] == 200
             took.append(time.monotonic() - start)
@@ -92,27 +95,27 @@ class Attacked:
         self.longest, self.most = SLOWER * max(took), self.memory() + MOST
 
     def drawn(self, seed):
-        """Return the grammar of its requests, with a seed."""
+        """Return a generator of requests for this server, with a seed."""
         return self.grammar(random.Random(seed), self.token)
 
     def ask(self, data):
-        """Send bytes, and return the status and the body of the answer."""
+        """Send bytes, and return the status and the body of the last answer."""
         found, answer = Crowd(self.address, random.Random(0)).send(Message("asked", data, "answered"))
         return found[-1], answer.partition(b"\r\n\r\n")[2]
 
     def wait(self):
-        """Wait until a trainer has trained on all its rows."""
+        """Wait until at most 1000 rows wait for training; a server of models has no rows to wait for."""
         status = head("GET", "/status", self.drawn(0).headers())
         while self.grammar is Rows and json.loads(self.ask(status)[1])["waiting"] > 1000:
             time.sleep(0.05)
 
     def memory(self):
-        """Return the most megabytes that the process used since `forget`."""
+        """Return the peak memory of the process since `forget`, in megabytes."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
     def forget(self):
-        """Reset the memory peak to the present use."""
+        """Reset the peak memory of the process to its present memory."""
         pathlib.Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def log(self):
@@ -131,7 +134,7 @@ class Attacked:
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     files = [str(save(folder / f"{f.__name__}.fluid", f)) for f in (digits, sentiment, wide)]
-    # A single batch size, since results of different sizes differ in the last bits.
+    # The server has a single batch size, because results of different batch sizes differ in the last bits.
     options = ["--max-batch", "16", "--batch-sizes", "16", "--buckets", "4"]
     with contextlib.closing(Attacked(folder, ["serve", *files, *options], Models, "/v2/health/ready")) as server:
         yield server
@@ -153,7 +156,7 @@ def server(request):
 
 
 def largest(grammar):
-    """Return the largest valid requests: as JSON, as bytes, and as small bytes of large numbers."""
+    """Return the largest valid requests: as JSON, as bytes, and for rows also as bytes of a small datatype."""
     if isinstance(grammar, Models):
         path = "/v2/models/wide/infer"
         tensor = {"name": "x", "datatype": "FP32", "shape": [4, WIDE], "data": [1.5] * 4 * WIDE}
@@ -198,7 +201,7 @@ def test_row_47_requests_at_random(server):
 
 
 def check(server, message, found, answer):
-    """Check that the message may have this answer."""
+    """Check that the statuses `found` and the answer are allowed for the message, and that the server still runs."""
     told = (SEED, message.kind, message.manner, found, answer[:500], message.data[:1000])
     assert all(status < 500 or status in (503, 504) for status in found), told
     assert message.expected is None or (found and message.expected.issuperset(found)), told

@@ -1,4 +1,4 @@
-"""Limits of a client's effect on other clients: memory, and time that blocks the server."""
+"""Limits for each client: the memory of its requests, and the time for which they block other clients."""
 
 import contextlib
 import gc
@@ -39,7 +39,7 @@ WIDE = 200_000
 
 @pytest.fixture(scope="module")
 def models():
-    """Return models that compile quickly."""
+    """Return two models that compile quickly, by name."""
     return {f.__name__: fluid.Inferencer(f, params=params_of(f)) for f in (digits, sentiment)}
 
 
@@ -50,13 +50,13 @@ def server(models):
 
 
 def memory():
-    """Return the megabytes that this process holds."""
+    """Return the resident memory of this process in megabytes."""
     return int(pathlib.Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
 
 
 @contextlib.contextmanager
 def traced():
-    """Yield a function for the megabytes that Python has allocated since; memory of XLA does not count."""
+    """Yield a function that returns the megabytes allocated by Python since the start; XLA's memory does not count."""
     tracemalloc.start()
     try:
         yield lambda: tracemalloc.get_traced_memory()[0] / 1e6
@@ -66,7 +66,7 @@ def traced():
 
 @pytest.fixture(scope="module")
 def wide():
-    """Return a model with answers that exceed the system's buffers for a client that does not read."""
+    """Return a model whose answers do not fit into socket buffers, so the server must wait for the client to read."""
 
     def program():
         return {"y": fluid.layers.fc(fluid.layers.data("x", shape=[1]), size=WIDE, name="wide")}
@@ -84,7 +84,7 @@ BINARY = wide_request(binary_data_output=True)
 
 
 def test_row_66_pipelined_requests_wait_outside_the_server(server):
-    """Send 8 MB of requests without reading an answer."""
+    """Check that a client that sends 8 MB of requests without reading an answer takes less than 4 MB in the server."""
     ask(server, "/v2/health/live")
     requests = ALIVE * (8_000_000 // len(ALIVE))
     with connected(server) as connection, traced() as held:
@@ -133,7 +133,7 @@ def test_row_66_clients_that_do_not_read_are_disconnected(wide):
         with connected(server) as connection:
             connection.sendall(BINARY)
             until(lambda: server.app.pending.size > 0)
-            connection.sendall(ALIVE)  # waits for its turn
+            connection.sendall(ALIVE)  # this request waits for the answer to the first request
             assert ask(server, "/v2/health/live")[0] == 200
             until(lambda: server.app.pending.size == 0)
             assert len(everything(connection)) < 8 * WIDE * 4
@@ -164,7 +164,8 @@ def test_row_66_disconnected_clients_cause_no_log_errors(server, caplog):
     body = post(DIGITS, json.dumps(image_request()).encode())
     for data in (body, body * 3, ALIVE * 50, body[:-5], b"?" + body, ALIVE + b"?" * 100) * 5:
         with connected(server) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+            # With a linger time of 0, closing the socket resets the connection.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall(data)
     ask(server, "/v2/health/live")
     until(lambda: server.app.pending.size == 0)
@@ -204,7 +205,7 @@ def test_very_many_connections_are_closed_at_once(models, monkeypatch):
             assert read_answer(first)[0] == 200
 
 
-# Ending a server
+# Tests of the end of a server.
 
 
 def test_an_ending_server_answers_arriving_requests(models):
@@ -219,7 +220,7 @@ def test_an_ending_server_answers_arriving_requests(models):
         for connection in (used, new):
             connection.sendall(body)
             assert read_answer(connection)[0] == 200
-            assert connection.recv(1) == b""  # closed without a reset
+            assert connection.recv(1) == b""  # the server closes the connection without a reset
         assert idle.recv(1) == b""
         ending.join()
 
@@ -236,11 +237,11 @@ def test_connections_in_the_backlog_are_accepted():
             assert _accept_backlog(listening) == []
 
 
-# Large requests
+# Tests of large requests.
 
 
 def longest_pause(call):
-    """Return the longest pause of other threads during a call, and the duration of the call, in seconds."""
+    """Run `call` in a thread; return the longest pause of the present thread, and the time of the call, in seconds."""
     took = []
 
     def run():
@@ -344,7 +345,7 @@ def test_too_many_numbers_are_refused_before_conversion(server):
 
 
 def everything(connection):
-    """Return the bytes that arrive before the connection is closed."""
+    """Return all bytes that arrive until the connection is closed."""
     found = []
     with contextlib.suppress(ConnectionError):
         while chunk := connection.recv(1 << 20):
@@ -372,12 +373,12 @@ def test_shapes_beyond_all_bounds_are_refused(server, shape, datatype):
 
 
 def _binary(tensor):
-    """Return the header for a request of binary tensors."""
+    """Return a list with the header that states the length of the JSON; an empty list unless the tensor is binary."""
     length = len(json.dumps({"inputs": [tensor]}))
     return [f"Inference-Header-Content-Length: {length}"] if "parameters" in tensor else []
 
 
-# Containers
+# Tests of containers.
 
 
 def test_the_container_health_check_uses_the_configured_port(server, monkeypatch, in_tmp, capsys):
@@ -387,14 +388,15 @@ def test_the_container_health_check_uses_the_configured_port(server, monkeypatch
     exec(code)
     (in_tmp / "x.fluid").write_bytes(b"broken")
     assert main(["serve", "x.fluid"]) == 1
-    assert f"cannot listen on {server.url.removeprefix('http://')}" in capsys.readouterr().err  # the server has it
+    # The server of the fixture already listens on this port.
+    assert f"cannot listen on {server.url.removeprefix('http://')}" in capsys.readouterr().err
     monkeypatch.setenv("FLUID_SERVE_PORT_NUMBER", "tcp://10.0.0.1:8000")
     assert main(["serve", "x.fluid"]) == 1
     assert "FLUID_SERVE_PORT_NUMBER='tcp://10.0.0.1:8000', expected a number" in capsys.readouterr().err
 
 
 def test_refused_large_requests_are_freed_without_garbage_collection(server):
-    body = asked(b",".join([b"[]"] * 5_000_000), b"[1]")  # 16 MB
+    body = asked(b",".join([b"[]"] * 5_000_000), b"[1]")  # 15 MB of JSON
     ask(server, DIGITS, body)
     before = memory()
     gc.disable()

@@ -12,7 +12,7 @@ from serving.running_server import IMAGES, WORDS, digits, params_of, save, senti
 import fluid
 
 pytestmark = pytest.mark.skipif(browser.PROGRAM is None, reason="there is no browser here")
-# The folder in which a person finds the screenshot afterwards.
+# The folder for the screenshot, which a person can view afterwards; by default a temporary folder.
 PICTURES = os.environ.get("FLUID_PICTURES")
 
 
@@ -23,7 +23,7 @@ def files(tmp_path_factory):
 
 
 def answered(page, name, value):
-    """Type into the form, send it, and read the answer."""
+    """Type `value` as JSON into the field `name` of the form, send the form, and return the answer."""
     page.run(f"document.querySelector('textarea[name={name}]').value = {json.dumps(json.dumps(value))}")
     page.run("document.querySelector('#answer').textContent = ''")
     page.run("document.querySelector('#ask button').click()")

@@ -44,7 +44,7 @@ def wanted(program, feed):
     return fluid.Inferencer(program, params=params_of(program)).infer(feed)
 
 
-# Triton's client
+# Tests with Triton's client and with curl.
 
 
 def test_triton_liveness_and_metadata(client):
@@ -138,7 +138,7 @@ def test_curl_posts_json_and_reads_the_answer(server, tmp_path):
     assert json.loads(alive.stdout) == {"live": True}
 
 
-# JSON
+# Tests of requests and answers in JSON.
 
 
 def test_sequences_as_lists_of_any_length(server):
@@ -150,7 +150,7 @@ def test_sequences_as_lists_of_any_length(server):
     np.testing.assert_array_equal(np.array(score["data"], "float32"), want["score"].ravel())
     assert lengths == {"name": "states.lengths", "datatype": "INT32", "shape": [3], "data": [3, 1, 5]}
     assert states["shape"] == [3, 5, 3]
-    # Rows of equal length need no lengths.
+    # Sequences of equal length need no -1 in the shape.
     tensor = {"name": "words", "datatype": "INT64", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}
     status, told = ask(server, "/v2/models/sentiment/infer", {"inputs": [tensor], "outputs": [{"name": "score"}]})
     want = wanted(sentiment, {"words": [[1, 2, 3], [4, 5, 6]]})
@@ -169,7 +169,7 @@ def test_nested_sequences(server):
     np.testing.assert_array_equal(np.array(outputs["all"]["data"], "float32"), want["all"].ravel())
 
 
-# fluid's client
+# Tests with fluid's client, `fluid.Inferencer(url=)`.
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_wrong_remote_requests_raise_local_errors(server):
         fluid.Inferencer(url=f"{server.url}/v2/models/x")
     with pytest.raises(errors.ArgumentError, match="expected that of a server"):
         fluid.Inferencer(url="digits.fluid")
-    assert remote.infer(WORDS)["score"].shape == (3, 3)  # the model has a single feed
+    assert remote.infer(WORDS)["score"].shape == (3, 3)  # the model has a single feed, so no name is needed
     with pytest.raises(errors.ArgumentTypeError, match="for each minibatch"):
         remote.predict([{"words": WORDS}])
     with pytest.raises(errors.ArgumentTypeError, match="takes nothing else"):
@@ -285,7 +285,7 @@ def test_models_with_dependent_rows_are_not_batched(server):
         remote.infer({"x": [[1], [2], [3]]})
 
 
-# Versions
+# Tests of model versions.
 
 
 def test_new_versions_are_loaded_and_damaged_versions_skipped(tmp_path, caplog):
@@ -395,7 +395,7 @@ def test_sizes_that_a_model_was_exported_for(tmp_path):
     assert np.array_equal(got[0], fluid.Inferencer(param_path=path).infer(feed)[0])
 
 
-# Access
+# Tests of tokens, origins and host names.
 
 
 def test_row_67_a_token(files):
@@ -485,7 +485,7 @@ def test_models_that_cannot_be_served(files, tmp_path, server):
             fluid.serve(files["digits"], port=port)
 
 
-# The thread that answers
+# Test of the thread that computes an answer.
 
 
 def test_the_event_loop_answers_quick_lone_clients(files, monkeypatch):
@@ -514,7 +514,7 @@ def test_the_event_loop_answers_quick_lone_clients(files, monkeypatch):
             assert answered(second, quick=True) == "fluid-batcher" == answered(first, quick=True)
 
 
-# Metrics and the log
+# Tests of the metrics, the log and the page.
 
 
 def test_metrics_and_the_log(files, caplog):

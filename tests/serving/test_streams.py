@@ -1,4 +1,4 @@
-"""Texts in parts: server-sent events of `/infer`, and local and remote `Inferencer.stream`."""
+"""Generated texts that arrive in parts: server-sent events of `/infer`, and local and remote `Inferencer.stream`."""
 
 import functools
 import itertools
@@ -60,13 +60,13 @@ def rows(batch):
 
 
 def joined(parts):
-    """Return the ids of each row, over all parts."""
+    """Return the ids of each row, joined over all parts."""
     return [sum(pieces, []) for pieces in zip(*(rows(part.more) for part in parts), strict=True)]
 
 
 @functools.cache
 def whole():
-    """Return the 12 ids of each row that a single call writes with the seed 3."""
+    """Generate 12 ids for each row in a single call with seed 3, and return the ids of each row."""
     writing = fluid.Inferencer(lambda: written(12), params=params_of(writer), bucket=False)
     return rows(writing.infer(feed(), seed=3)["more"])
 
@@ -112,7 +112,8 @@ def test_a_stream_ends_with_its_texts(remote):
 
 
 def test_texts_longer_than_all_buckets_raise_an_error(remote):
-    parts = remote.stream(feed([[5, 6], [7]], temperature=0.0))  # at temperature 0 these texts never end
+    # At temperature 0, the model never generates END for these texts, so they grow beyond the largest bucket.
+    parts = remote.stream(feed([[5, 6], [7]], temperature=0.0))
     with pytest.raises(errors.FeedError, match="expected at most 16"):
         for _ in range(20):
             part = next(parts)
@@ -131,7 +132,7 @@ def test_other_clients_read_server_sent_events(server):
 
 
 def before_each_run(server, monkeypatch, seed, call):
-    """Call `call` with the number of each run before the run, for the stream with this seed."""
+    """Make the server call `call(n)` before the model runs for the n-th time (from 0) for the stream with this seed."""
     runner = server.app.models.find("writer").runner
     run, numbers = runner.run, itertools.count()
 

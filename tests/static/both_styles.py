@@ -1,4 +1,4 @@
-"""Nets built as a program and as a program function: both must have equal bits."""
+"""Nets built twice, as a program of `fluid.static` and as a program function: training must give equal bits."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ import fluid.static as static
 
 @contextlib.contextmanager
 def fresh():
-    """Provide a new main program, startup program, scope and name generator."""
+    """Enter a new scope and name generator; yield a new main program and a new startup program."""
     main = static.Program()
     startup = static.Program()
     guards = (static.scope_guard(static.Scope()), static.unique_name.guard(), static.program_guard(main, startup))
@@ -19,20 +19,21 @@ def fresh():
 
 
 def scope_value(name):
-    """Return the value of a name in the global scope."""
+    """Return the value of a variable in the global scope as an array."""
     return np.array(static.global_scope().find_var(name).get_tensor())
 
 
 def train_both(net, feeds, optimizer=lambda fluid: fluid.optimizer.SGD(learning_rate=0.1)):
-    """Train a net both ways and compare the losses of all steps and all parameters, bit for bit.
+    """Train a net as a program and as a program function; compare all losses and parameters bit for bit.
 
     Args:
-      net: called with either fluid; returns the loss, or the loss first.
+      net: the function that builds the net with the module `fluid` or `fluid.static`, its argument; it returns the
+        loss or a tuple that begins with the loss.
       feeds: a feed for each step.
-      optimizer: called with fluid.
+      optimizer: the function that returns the optimizer of the module `fluid` or `fluid.static`, its argument.
 
     Returns:
-      The losses.
+      The losses of all steps, as floats.
     """
 
     def function():

@@ -1,4 +1,4 @@
-"""Parameters that a program assigns after an optimizer update."""
+"""Parameters that a program assigns after an optimizer update: weight decay, and copies that follow a weight."""
 
 import numpy as np
 import pytest
@@ -22,12 +22,12 @@ def started(startup):
     return exe
 
 
-GRADIENT = X.mean(0)[:, None]  # of the loss
+GRADIENT = X.mean(0)[:, None]  # the gradient of the loss with respect to `w`
 
 
 @pytest.mark.parametrize("fetch_it", [False, True])
 def test_a_decay_by_the_program_follows_the_update(fetch_it):
-    """Decay as programs for BERT do: by the weight before the step, at the rate of the step."""
+    """Decay a weight as programs for BERT do: after the update, by the weight before the update times the rate."""
     with fresh() as (main, startup):
         loss = regression()
         rate = layers.create_global_var([1], RATE, "float32", persistable=True, name="rate")

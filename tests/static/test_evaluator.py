@@ -1,4 +1,4 @@
-"""Evaluators of Fluid: compared with host metrics of equal minibatches."""
+"""Evaluators of Fluid, which compute on the device: results equal the metrics on the host."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from fluid import SequenceBatch, errors, metrics
 from fluid.static import layers
 
 TAGS = [([[0, 1, 4, 2]], [[0, 1, 4, 0]]), ([[2, 3], [0]], [[2, 3], [4]]), ([[4, 0]], [[2, 0]])]
-# For each image: label, score and box of detections; labels and boxes of objects.
+# For each image: the detections as [label, score, box], the labels of the objects, and the boxes of the objects.
 IMAGES = [
     ([[[1, 0.9, 0, 0, 4, 4], [1, 0.6, 5, 5, 9, 9]]], [[1, 1]], [[[0, 0, 4, 4], [20, 20, 24, 24]]]),
     ([[[1, 0.8, 1, 1, 3, 3], [2, 0.7, 0, 0, 2, 2]]], [[1, 2]], [[[1, 1, 3, 3], [0, 0, 2, 2]]]),
@@ -56,7 +56,8 @@ def test_edit_distances_are_counted_over_minibatches():
             distance.eval(exe)
         for found, right in TAGS:
             exe.run(main.clone(for_test=True), {"found": rows(found), "right": rows(right)}, distance.metrics)
-        # [0 1 2] to [0 1 0]; [2 3] to itself and [0] to nothing; [0] to [2 0]
+        # Without the ignored tag 4, the found tags are [0 1 2], [2 3], [0] and [0].
+        # The right tags are [0 1 0], [2 3], [] and [2 0].
         np.testing.assert_allclose(np.ravel(distance.eval(exe)), [(1 / 3 + 0 + 1 + 1 / 2) / 4, 3 / 4], rtol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Variables, programs and the executor."""
+"""Variables, programs and the Executor: names, shapes, gradients, scopes, and training equal to program functions."""
 
 import numpy as np
 import pytest
@@ -130,7 +130,7 @@ def test_training_gives_the_bits_of_the_function(optimizer):
 
 
 def test_clips_of_a_program():
-    """Compare the norm of the change by a step of rate 1."""
+    """Check that a step at rate 1 changes the weight by the clipped norm of the gradient, 0.25."""
     with fresh() as (main, startup):
         fluid.clip.set_gradient_clip(fluid.clip.GradientClipByGlobalNorm(clip_norm=0.25))
         loss = layers.reduce_sum(layers.fc(layers.data("x", shape=[3]), size=1, bias_attr=False))

@@ -26,7 +26,7 @@ def started(startup):
 
 
 def trained(max_length, fed):
-    """Return the losses of a net that is declared with sequences of a fixed length and fed with other lengths."""
+    """Train a net that is declared with `max_length` steps and fed with `fed`; return the losses and a weight."""
     with fresh() as (main, startup):
         words = layers.data("words", shape=[max_length, 1], dtype="int64")
         bias = layers.data("bias", shape=[max_length], dtype="float32")
@@ -95,7 +95,7 @@ def test_a_row_instead_of_a_column_is_refused():
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 def test_states_of_shape_1_are_fed_whole(batch):
-    """Feed the language model of 2018: states of all layers, declared as `[1]`."""
+    """Feed the states of all layers as one array, which is declared as `[1]`, as in a language model of 2018."""
     state, x = numbers(2, 3, 4), numbers(3, 4)
     with fresh() as (main, _):
         fed = layers.data("x", shape=[4] if batch is None else [batch, 4], append_batch_size=batch is None)
@@ -127,7 +127,7 @@ def test_lod_levels_follow_the_fed_values():
 
 
 def clicks(sparse):
-    """Build a prediction from ids and dense features, where the ids may be single-step sequences."""
+    """Build a prediction of clicks from ids and dense features; with `sparse`, the ids are sequences of one step."""
     ids = layers.data("ids", shape=[1], dtype="int64", lod_level=int(sparse))
     dense = layers.data("dense", shape=[4])
     label = layers.data("label", shape=[1], dtype="int64")
@@ -169,7 +169,7 @@ def test_several_steps_beside_dense_rows_are_refused(ids):
 
 
 def grouped(taken):
-    """Build a net that reads the cosines of three words at once, beside dense rows."""
+    """Build a net that takes the best score of each row of words; return it and the scores of all words."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     each = layers.fc(layers.embedding(words, size=[9, 4]), size=1)
     return layers.reduce_max(layers.sequence_reshape(each, new_dim=taken), dim=1, keep_dim=True), each
@@ -177,7 +177,7 @@ def grouped(taken):
 
 @pytest.mark.parametrize("lengths", [(3, 3), (3, 6)])
 def test_sequences_reduced_to_single_steps_meet_dense_rows(lengths):
-    """Take the best of three words for each row, as tagspace of 2019."""
+    """Add the best score of three words to a dense row, as TagSpace of 2019 did; a row of six words is refused."""
     words, dense = np.arange(sum(lengths)).reshape(-1, 1), numbers(2, 1)
     with fresh() as (main, startup):
         best, each = grouped(3)
@@ -203,7 +203,7 @@ def test_indivisible_sequences_beside_rows_are_refused():
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 def test_labels_declared_as_float_are_fed_as_classes():
-    """Feed the language model of 2019: words `[-1, 1, 1]`, labels of all steps as float32."""
+    """Declare the labels of all steps as float32 and feed integer classes, as a language model of 2019 did."""
     words, label = np.arange(8).reshape(2, 4, 1) % 5, np.array([[1], [0], [4], [2], [3], [1], [0], [2]])
     with fresh() as (main, startup):
         x = layers.embedding(layers.data("x", shape=[-1, 1, 1], dtype="int64"), size=[5, 3])
@@ -221,7 +221,7 @@ def test_labels_declared_as_float_are_fed_as_classes():
 
 
 def test_rows_are_grouped_by_a_literal_batch_size():
-    """Reshape to `[batch_size, -1]` with a number, as the losses of metric learning do."""
+    """Reshape to `[6, -1]` with the batch size as a number, as losses of metric learning do; seven rows are refused."""
     x = numbers(6, 4)
     with fresh() as (main, _):
         grouped = layers.reshape(layers.data("x", shape=[4]) * 2.0, shape=[6, -1])
@@ -235,7 +235,7 @@ def test_rows_are_grouped_by_a_literal_batch_size():
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 def test_masks_of_unknown_length_fit_declared_lengths():
-    """Declare a mask `[4, -1, 1]` of nodes `[4, 30, 1]`, as graph nets of 2019 do, and feed both with fewer nodes."""
+    """Declare nodes `[4, 30, 1]` and a mask `[4, -1, 1]`, as graph nets of 2019 do, and feed 6 nodes with 6 masks."""
     nodes, mask = numbers(4, 6, 1), (numbers(4, 6, 1) > 0).astype("float32")
     with fresh() as (main, _):
         x = layers.data("x", shape=[4, 30, 1], append_batch_size=False)
@@ -248,7 +248,7 @@ def test_masks_of_unknown_length_fit_declared_lengths():
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 def test_level_two_ids_with_length_are_an_array():
-    """Declare words as Transformers of 2018 do: `[-1, 256, 1]` with lod_level=2."""
+    """Declare words with a fixed length and lod_level=2, as Transformers of 2018 do; the feed is a dense array."""
     ids = np.array([[[1], [2]], [[3], [0]], [[4], [4]]])
     with fresh() as (main, startup):
         words = layers.data("words", shape=(-1, 6, 1), dtype="int64", lod_level=2, append_batch_size=False)
@@ -277,7 +277,7 @@ def test_sequences_beside_unfitting_rows_are_refused_when_written():
 
 
 def test_sequences_of_images_act_as_image_batches():
-    """Apply convolution, normalisation, pooling and resizing to video frames, as to a batch of all frames."""
+    """Check that layers of images treat sequences of video frames as a batch of all frames."""
     frames, lengths = numbers(5, 2, 6, 6), [2, 3]
 
     def net(x):
@@ -300,7 +300,7 @@ def test_sequences_of_images_act_as_image_batches():
 
 
 def test_a_two_sequence_tagger_is_exported_and_restored(tmp_path):
-    """Feed two sequences of equal length: words and marks, as in semantic role labelling."""
+    """Check a tagger that reads two sequences of equal lengths, words and marks, as in semantic role labelling."""
     place = static.CPUPlace()
 
     def tagger():
@@ -345,7 +345,7 @@ def test_a_two_sequence_tagger_is_exported_and_restored(tmp_path):
 
 
 def test_a_block_over_paragraphs_reads_sentences():
-    """Read the current sentence of each paragraph in sequence layers inside the block of a DynamicRNN."""
+    """Apply sequence layers to the current sentence of each paragraph, inside the block of a DynamicRNN."""
     ids, lengths = np.arange(9).reshape(-1, 1), [[2, 1], [3, 2, 4]]
     with fresh() as (main, startup):
         words = layers.data("words", shape=[1], dtype="int64", lod_level=2)

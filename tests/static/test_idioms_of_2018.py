@@ -1,4 +1,4 @@
-"""Idioms of programs of 2018 and 2019, as written in these programs."""
+"""Idioms of PaddlePaddle programs of 2018 and 2019, written as in these programs."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
 
 def regression():
-    """Return the loss of a layer without a bias, whose gradient is `2 * X.T @ (X @ w) / 4`."""
+    """Return the loss of a layer without a bias; with FEED, the gradient of its weight w is `2 * X.T @ (X @ w) / 4`."""
     h = layers.fc(layers.data("x", shape=[3]), size=1, bias_attr=False)
     return layers.mean(layers.square_error_cost(h, layers.data("label", shape=[1])))
 
@@ -21,7 +21,7 @@ FEED = {"x": X, "label": np.zeros((4, 1), "float32")}
 
 
 def step(main, exe, **kwargs):
-    """Return the change of the weight in a run, in multiples of its gradient; and the fetched values."""
+    """Run a training step; return the change of the weight as a multiple of the gradient, and the fetched values."""
     before = scope_value("fc_0.w_0")
     found = exe.run(main, feed=FEED, **kwargs)
     moved = before - scope_value("fc_0.w_0")
@@ -67,7 +67,7 @@ def test_the_learning_rate_is_set_in_the_scope(name, tmp_path):
         assert np.array(found).tolist() == [0.5]
         found.set(np.array([0.25], "float32"), fluid.CPUPlace())
         assert step(main, exe)[0] == pytest.approx(0.25, rel=1e-3)
-        layers.scale(main.global_block().var("fc_0.tmp_0"), 2.0)  # added after the first run
+        layers.scale(main.global_block().var("fc_0.tmp_0"), 2.0)  # this layer is added after the first run
         assert step(main, exe)[0] == pytest.approx(0.25, rel=1e-3)
         fluid.io.save_persistables(exe, str(tmp_path), main)
         exe.run(startup)
@@ -99,7 +99,7 @@ def test_a_label_has_no_gradient():
 
 
 def test_a_prefix_separates_nets_of_a_program():
-    """Repeat the prefix as PaddlePaddle does: before the layer name, and again before the parameter name."""
+    """Check that names contain the prefix twice, as in PaddlePaddle: once for the layer, and once for the parameter."""
     with fresh() as (main, startup):
         x = layers.data("x", shape=[3])
         with fluid.unique_name.guard("teacher_"):
@@ -163,7 +163,7 @@ def test_a_block_creates_parameters_and_variables():
 
 
 def test_a_function_of_numpy_fills_a_created_variable():
-    """Follow PaddlePaddle's description of `py_func`, whose gradient reads the result and not the input."""
+    """Call `py_func` as PaddlePaddle's documentation does: the backward function reads the result, not the input."""
     with fresh() as (main, startup):
         x = layers.fc(layers.data("x", shape=[3]), size=2, bias_attr=False)
         y = main.current_block().create_var(name="y", shape=[-1, 2], dtype="float32")
@@ -220,7 +220,7 @@ def test_comparisons_broadcast(name):
 
 @pytest.mark.parametrize(("options", "wanted"), [({}, 0.625), ({"exclusive": False}, 0.625 * 16 / 49)])
 def test_pooling_beyond_the_image_is_its_mean(options, wanted):
-    """Divide the missing pixels by the stride as PaddlePaddle does, in C: -3 / 7 is 0, and a single window remains."""
+    """Pool a 4 x 4 image by windows of 7: PaddlePaddle computes in C, where -3 / 7 is 0, so one window remains."""
     image = np.repeat([0.5, 0.75], 8).astype("float32").reshape(1, 1, 4, 4)
     with fresh() as (main, _):
         x = layers.data("x", shape=[1, 4, 4])

@@ -1,4 +1,4 @@
-"""Import lines of programs for Fluid, with `fluid.static` in place of `paddle.fluid`."""
+"""Modules and names that programs for Fluid import, with `fluid.static` in place of `paddle.fluid`."""
 
 import importlib
 
@@ -10,7 +10,8 @@ import fluid.static as fluid
 from fluid import errors
 from fluid.static import layers
 
-# `__all__` of the modules in `python/paddle/fluid` of version 1.8, and of `trainer` in 0.15, without refused names.
+# Names in `__all__` of the modules in `python/paddle/fluid` of PaddlePaddle 1.8, and of `trainer` in 0.15; without the
+# names that fluid refuses.
 ORIGINAL = {
     "average": "WeightedAverage",
     "backward": "append_backward gradients",

@@ -1,4 +1,4 @@
-"""Files of PaddlePaddle, loaded by an Executor."""
+"""Files that PaddlePaddle saved, loaded by an Executor: predictions equal the recorded predictions."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ import fluid.static as fluid
 
 
 def lenet():
-    """Rebuild the net of the saved parameters."""
+    """Build the net whose parameters PaddlePaddle saved."""
     image = fluid.layers.data("img", shape=[1, 12, 12])
     x = fluid.nets.simple_img_conv_pool(image, num_filters=4, filter_size=3, pool_size=2, pool_stride=2, act="relu")
     x = fluid.layers.batch_norm(x)
@@ -62,10 +62,10 @@ def test_a_loaded_model_replaces_scope_values():
 
 
 def with_counter(folder, count):
-    """Copy a folder of PaddlePaddle, and add the step counter that its learning rate schedules save."""
+    """Copy a folder that PaddlePaddle saved, add the step counter of its schedules, and return the new folder."""
     for file in (FOLDER / "lenet" / "persistables").iterdir():
         shutil.copy(file, folder)
-    description = b"\x08\x03\x10\x01"  # int64 [1]
+    description = b"\x08\x03\x10\x01"  # a protobuf message: dtype int64, shape [1]
     head = struct.pack("<IQIi", 0, 0, 0, len(description))
     (folder / "@LR_DECAY_COUNTER@").write_bytes(head + description + struct.pack("<q", count))
     return str(folder)

@@ -11,12 +11,12 @@ import fluid.static as fluid
 from fluid import errors
 
 BY_ID = {case.id: case for case in cases()}
-# Classes of 1.8, which are created inside a program function.
+# These classes of PaddlePaddle 1.8 work only inside a program function, so an Executor cannot run their cases.
 CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.TrainingHelper"}
 
 
 def runnable():
-    """Return a parameter for each runnable case; cases that call only functions of earlier cases are marked soak."""
+    """Yield a pytest parameter for each runnable case; a case without new functions has the mark `soak`."""
     seen = set()
     for id, case in BY_ID.items():
         if CELLS & case.needs() or id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
@@ -32,7 +32,8 @@ def full_precision():
         yield
 
 
-@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # PaddlePaddle updates some sparse tables densely
+# Some recorded programs update sparse tables densely, as PaddlePaddle does, and fluid warns.
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 @pytest.mark.parametrize("id", list(runnable()))
 def test_recorded_programs_give_the_recorded_numbers(id, monkeypatch):
     monkeypatch.setattr(golden_cases, "fluid", fluid)

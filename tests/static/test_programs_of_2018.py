@@ -1,4 +1,4 @@
-"""Typical programs of 2018, unchanged except for the import."""
+"""Typical PaddlePaddle programs of 2018, unchanged except for the import."""
 
 import numpy as np
 import pytest
@@ -69,7 +69,7 @@ def test_digits_with_an_executor(in_tmp):
 
 
 def semantic_roles(fluid):
-    """Build words and marks through a stack of alternating recurrences, and a CRF."""
+    """Build a tagger: words and marks pass through recurrences of alternating directions, and a CRF."""
     word = fluid.layers.data(name="word_data", shape=[1], dtype="int64", lod_level=1)
     mark = fluid.layers.data(name="mark_data", shape=[1], dtype="int64", lod_level=1)
     target = fluid.layers.data(name="target", shape=[1], dtype="int64", lod_level=1)
@@ -94,7 +94,7 @@ def semantic_roles(fluid):
 
 
 def sentences(count, seed):
-    """Return a feed of sentences: words, the index of the verb, and labels that depend on both."""
+    """Return a feed of `count` sentences: words, marks of 0 or 1, and targets that depend on words and marks."""
     lengths = np.random.default_rng(seed).integers(2, 6, count).tolist()
     total = sum(lengths)
     words = np.random.default_rng(seed + 1).integers(0, 20, (total, 1))
@@ -133,7 +133,7 @@ def test_pretrained_embeddings_are_set_before_training():
 
 
 def encoder_decoder(fluid):
-    """Build the training of chapter 8: an encoder, and a decoder in a DynamicRNN."""
+    """Build the training program of chapter 8 of the PaddlePaddle book: an encoder, and a decoder in a DynamicRNN."""
     src_word_id = fluid.layers.data(name="src_word_id", shape=[1], dtype="int64", lod_level=1)
     src_embedding = fluid.layers.embedding(
         input=src_word_id, size=[11, 6], dtype="float32", is_sparse=True, param_attr=fluid.ParamAttr(name="vemb")
@@ -177,7 +177,7 @@ def test_training_of_a_translation():
 
 
 def test_a_rate_by_switch():
-    """Compare steps of a rate from blocks of the program with the net by hand in NumPy."""
+    """Compute the learning rate by a Switch in the program, and compare each training step with NumPy."""
     x = random.normal(size=(8, 3)).astype("float32")
     y = random.normal(size=(8, 1)).astype("float32")
     boundaries = [2, 4]
@@ -240,7 +240,7 @@ def test_schedules_are_variables(make):
 
 
 def detector(fluid):
-    """Build a small SSD: two feature maps, priors, the loss."""
+    """Build a small SSD detector: two feature maps, prior boxes, and the loss."""
     image = fluid.layers.data(name="image", shape=[3, 32, 32], dtype="float32")
     gt_box = fluid.layers.data(name="gt_box", shape=[4], dtype="float32", lod_level=1)
     gt_label = fluid.layers.data(name="gt_label", shape=[1], dtype="int32", lod_level=1)
@@ -367,7 +367,7 @@ def test_parallel_executors_match_a_single_executor(compiled):
 
 
 def test_two_programs_share_parameters():
-    """Train a word vector in turn by two tasks, as two programs over a scope."""
+    """Share word vectors between two programs in one scope: one program trains them, the other only reads them."""
     main_a = fluid.Program()
     main_b = fluid.Program()
     startup = fluid.Program()

@@ -1,4 +1,4 @@
-"""Idioms of public programs of 2018 and 2019: copies between programs, GAN parameters, in-place shapes, names."""
+"""Idioms of public programs of 2018 and 2019: copies between programs, GAN parameters, in-place reshape, and names."""
 
 import numpy as np
 import pytest

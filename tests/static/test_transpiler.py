@@ -1,4 +1,4 @@
-"""Programs of Fluid that declare training on several machines."""
+"""Programs that declare training on several machines by DistributeTranspiler: they equal a single trainer."""
 
 import numpy as np
 import pytest

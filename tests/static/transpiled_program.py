@@ -1,6 +1,6 @@
-"""Program of 2019 that trains on several machines: `transpiled_program.py FOLDER` writes losses and weights.
+"""Program of 2019 that trains on two machines: `transpiled_program.py FOLDER` writes the losses and the weights.
 
-A trainer feeds its part of each minibatch; trainers with larger numbers feed more rows.
+Each trainer feeds its part of each minibatch: trainer 0 feeds two rows, and trainer 1 feeds three rows.
 """
 
 import os
@@ -15,7 +15,7 @@ STEPS = 3
 RANDOM = np.random.default_rng(0)
 SENTENCES = [[RANDOM.integers(0, 9, (n, 1)) for n in RANDOM.integers(1, 5, 5)] for _ in range(STEPS)]
 Y = RANDOM.normal(size=(STEPS, 5, 1)).astype("float32")
-ROWS = [slice(0, 2), slice(2, 5)]  # of each trainer
+ROWS = [slice(0, 2), slice(2, 5)]  # the rows of a minibatch that each trainer feeds
 
 
 def tensor(rows):

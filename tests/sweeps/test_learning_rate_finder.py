@@ -50,7 +50,8 @@ def test_rate_finder_restores_all_state_bit_for_bit():
     sweep = fluid.find_learning_rate(trainers[0], readers[0], steps=30)
     assert len(sweep.rates) > 10
     assert_equal(arrays_of(trainers[0]), before)
-    for trainer, reader in zip(trainers, readers, strict=True):  # and training continues as without a sweep
+    # Further training is the same with and without the sweep.
+    for trainer, reader in zip(trainers, readers, strict=True):
         trainer.train(reader, 1)
     assert_equal(arrays_of(trainers[0]), arrays_of(trainers[1]))
     assert len(trainers[0].session.compilations) == len(trainers[1].session.compilations) == 1

@@ -1,4 +1,4 @@
-"""Populations: each member ends with the numbers of an ordinary Trainer of its seed and settings."""
+"""Populations: each member ends with the numbers of a separate Trainer with the same seed and settings."""
 
 import functools
 
@@ -29,13 +29,13 @@ def program(dropout=0.5):
 
 
 def line():
-    """Build a program that compiles quickly."""
+    """Build a linear regression, which compiles quickly."""
     x, y = fluid.layers.data("x", shape=[6]), fluid.layers.data("y", shape=[1])
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
 
 
 def reader(seed=0, batch_size=16):
-    """Return a reader; by default its minibatches have 16, 16 and 12 rows."""
+    """Return a shuffled reader; by default its minibatches have 16, 16 and 12 rows."""
     return fluid.reader.arrays(DATA, batch_size=batch_size, shuffle=True, seed=seed)
 
 
@@ -184,7 +184,8 @@ def test_members_stop_early_like_separate_trainers():
     assert len(population.history["epoch"]) == max(epochs) < 60 and len(set(epochs)) == 3
     for member, trainer in enumerate(trainers):
         equal(population, member, trainer)
-        for column in ("loss", "test_loss"):  # the last minibatches are smaller and have a smaller weight
+        # The last minibatch of each pass is smaller, so its weight in the mean is smaller.
+        for column in ("loss", "test_loss"):
             of_member = [values[member] for values in population.history[column]][: epochs[member]]
             np.testing.assert_allclose(of_member, trainer.history[column], rtol=1e-5)
     assert not population.active.any() and handler.best.shape == (3,)
@@ -210,9 +211,10 @@ def test_aborted_population_resumes_to_the_same_bits(in_tmp):
         return population
 
     whole = run("whole")
-    assert not whole.active[0] and whole.active.any()  # member 0 stops after three epochs, before the abort
+    # Member 0 stops after three epochs, which are 9 steps, so it stops before the abort at step 14.
+    assert not whole.active[0] and whole.active.any()
     with pytest.raises(ZeroDivisionError):
-        run("broken", Break(14))  # the last checkpoint is of step 12
+        run("broken", Break(14))  # a checkpoint is saved every 4 steps, so the last one is of step 12
     resumed = run("broken")
     same_bits(resumed.session.state(), whole.session.state())
     assert [v.tolist() for v in resumed.history["test_loss"]] == [v.tolist() for v in whole.history["test_loss"]]
@@ -277,7 +279,7 @@ def looked_up(penalty=0.0):
 @pytest.mark.parametrize(
     ("make", "name", "values"),
     [
-        # A schedule is multiplied and a number is replaced; both also with sparse tables.
+        # A varied learning rate multiplies a schedule, and another varied number replaces the number of the optimizer.
         pytest.param(
             lambda rate: fluid.optimizer.Adagrad(lambda done: rate / (1 + done)),
             "learning_rate",
@@ -288,7 +290,8 @@ def looked_up(penalty=0.0):
         (lambda alpha: fluid.optimizer.Lookahead(fluid.optimizer.SGD(0.1), alpha=alpha, k=2), "alpha", [0.2, 0.8]),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Lookahead .* needs tables as a whole")  # dense updates are intended here
+# Lookahead updates the sparse table densely, as intended here.
+@pytest.mark.filterwarnings("ignore:Lookahead .* needs tables as a whole")
 def test_varied_optimizer_numbers_work_with_sparse_tables(make, name, values):
     rng = np.random.default_rng(1)
     data = {"ids": rng.integers(0, 9, (16, 2)), "y": rng.normal(size=(16, 1)).astype("float32")}

@@ -1,4 +1,4 @@
-"""Bad input: each error names field, found, expected and fix, and leaves the Scope at the last step."""
+"""Bad input: each error names the field, the found and expected value and a fix; the bad step changes nothing."""
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def good():
 
 
 def second_batch(bad):
-    """Return a reader with a good first minibatch and a bad second minibatch."""
+    """Return a reader of two minibatches: a good one, then `bad`."""
     return lambda: iter([good(), bad])
 
 

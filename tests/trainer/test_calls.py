@@ -1,4 +1,4 @@
-"""Calls of train: the minimised loss, the continued position, and a message if there is nothing to train."""
+"""Calls of `train`: the output that they minimise, the step at which they continue, and messages of the log."""
 
 import logging
 import signal
@@ -22,7 +22,7 @@ def places(seen):
 
 
 def interrupted_after(mine, count, reader, num_epochs=3, seen=None, **settings):
-    """Train until SIGINT arrives after `count` steps."""
+    """Train, and interrupt the training by SIGINT after `count` steps."""
     with pytest.raises(KeyboardInterrupt):
         mine.train(
             reader,
@@ -132,7 +132,7 @@ class TestAfterAnInterruption:
 
 
 class TestRunAgain:
-    """Reruns of a script with checkpoints, whose train calls are recognised by their number and their epochs."""
+    """Reruns of a script with checkpoints: a call of `train` is recognised by its order and its epochs."""
 
     def run(self, folder, *epochs, resume=None):
         mine, seen = trainer(folder), []
@@ -219,7 +219,7 @@ def test_parameters_are_read_by_another_thread_while_training(tmp_path):
         try:
             while not stop.is_set():
                 found = mine.params
-                # Reading, saving and running must not fail while the training thread donates the buffers.
+                # These statements must not fail, although the training thread donates the buffers of the parameters.
                 read.append({n: np.asarray(v) for n, v in found.items()})
                 mine.save_params(tmp_path / "now.params")
                 mine.run({"x": X[:8], "y": Y[:8]})

@@ -1,4 +1,4 @@
-"""Nets that can learn: no warning; `tests/mistakes/nets.py` has the nets that cannot learn and are warned of."""
+"""Nets that can learn: fluid warns of none of them; `tests/mistakes/nets.py` has nets that cannot learn."""
 
 import jax
 import jax.numpy as jnp

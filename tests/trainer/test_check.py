@@ -1,4 +1,4 @@
-"""Trainer.check: a dry run reports the working and failing parts, and changes nothing."""
+"""Trainer.check: a dry run of a training, which reports the parts that work or fail, and changes nothing."""
 
 import os
 
@@ -21,7 +21,7 @@ def program():
 
 
 def sampled():
-    """Build a program that draws random numbers in test mode."""
+    """Return the outputs of a program that draws random numbers also in test mode."""
     x = layers.data("x", shape=[4])
     noise = layers.gaussian_random([1])
     return {"loss": layers.mean(layers.fc(x, size=1) ** 2), "noise": noise}
@@ -82,7 +82,7 @@ def test_check_changes_no_bit_of_the_trainer():
     assert_equal(arrays_of(trainers[0]), before)
     assert (readers[0].state(), dict(trainers[0].history)) == (position, history)
     assert (trainers[0].learning_rate, trainers[0].frozen) == (trainers[1].learning_rate, trainers[1].frozen)
-    for trainer, reader in zip(trainers, readers, strict=True):  # and training continues as without the check
+    for trainer, reader in zip(trainers, readers, strict=True):  # `check` does not change the next training
         trainer.train(reader, 1)
     assert_equal(arrays_of(trainers[0]), arrays_of(trainers[1]))
 

@@ -1,4 +1,4 @@
-"""Custom steps: SAM, gradient penalty, gradient noise and two phases agree with loops in plain JAX and optax."""
+"""Custom steps: SAM, gradient penalty, gradient noise and alternating updates equal loops in plain JAX and optax."""
 
 import dataclasses
 
@@ -154,7 +154,7 @@ def plain(step):
 
 
 def test_plain_custom_step_equals_the_default_step():
-    function = resumed_programs.program  # with dropout and batch norm
+    function = resumed_programs.program  # a program with dropout and batch norm
     trainers = [fluid.Trainer(function, fluid.optimizer.Adam(0.1), seed=3, step=step) for step in (None, plain)]
     for trainer in trainers:
         trainer.train(resumed_programs.arrays(), 2)
@@ -314,7 +314,7 @@ def test_nan_report_covers_the_custom_step():
     assert all(np.isfinite(v).all() for v in trainer.params.values())
 
 
-# Wrong steps.
+# Tests of wrong custom steps.
 
 
 def returning(change):

@@ -1,4 +1,4 @@
-"""Data wait: the measured time that training waits for data, by a clock that the test sets."""
+"""Data wait: the time that training waits for data, measured with a clock that the test sets."""
 
 import logging
 import time
@@ -89,7 +89,7 @@ def test_short_data_wait_is_not_reported(trainer, clock, monkeypatch, seconds, s
 
 
 def test_quick_readings_are_not_counted_twice(trainer, clock, monkeypatch):
-    """Allow the last readings of an epoch to count in the next epoch: the loop checks the device every few readings."""
+    """Check that each short read counts at most once, although the loop looks at the device only after some reads."""
     monkeypatch.setattr(Losses, "idle", True)
     works = trained(trainer, clock, 0.01, steps=40)
     waited = sum(end.data_wait for end in works.ends)

@@ -1,4 +1,4 @@
-"""Batched steps: the feeds of the next call are placed while the device computes the current call."""
+"""Calls of the device with several steps: the next feeds are copied while the device computes the current call."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,17 @@ pytestmark = pytest.mark.usefixtures("optimized")
 
 
 def columns(on_device=False):
-    """Return a reader of 11 minibatches; the last minibatch is shorter."""
+    """Return a reader of 11 minibatches: ten of 4 rows, and a last one of 3 rows."""
     return fluid.reader.arrays((X[:43], Y[:43]), batch_size=4, on_device=on_device)
 
 
 class Cadence(fluid.Handler):
-    """A handler that limits the steps of each call, records losses, and overrides the feed of chosen steps."""
+    """A handler that limits the steps of each device call, records the losses, and sets the feed of some steps to zero.
+
+    Args:
+      ahead: the maximum number of steps of each call, in order; 100 after the end of the list.
+      override: the numbers of the steps whose feed `x` becomes zero, counted from 0 over all epochs.
+    """
 
     def __init__(self, ahead=(), override=()):
         self._ahead = list(ahead)
@@ -58,7 +63,7 @@ def test_next_feeds_are_placed_before_the_steps_end(on_device, monkeypatch):
     monkeypatch.setattr(CompiledStep, "__call__", calling)
     made = trainer(steps_per_dispatch=4)
     reader = columns(on_device)
-    made.train(reader)  # places the data set on the device
+    made.train(reader)  # the first training copies an on-device data set to the device
     told.clear()
     monkeypatch.setattr(OneDevice, "place", placing)
     made.train(reader, handlers=[Told(told)])
@@ -95,7 +100,7 @@ def test_placed_but_unneeded_minibatches_are_not_fed(ahead, override, on_device)
 
 
 class Work:
-    """The losses of the steps of one call; `done` says whether the device has computed them."""
+    """A fake device array with the losses of all steps of one call; `done` is True if the device has computed it."""
 
     def __init__(self, losses, done=False):
         self._losses = losses
@@ -109,7 +114,7 @@ class Work:
 
 
 def test_means_are_computed_while_the_device_works():
-    """Check that an idle device delays the means up to a bound, so the next call is not kept waiting."""
+    """Check that losses are not read while the device is idle, up to a limit, so that the next call starts first."""
     losses = np.random.default_rng(0).normal(size=(20, 50)).astype("float32")
     program = fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))
 

@@ -1,4 +1,4 @@
-"""Feeding sequences in training: few compilations for any lengths, and reports of compilation and padding."""
+"""Sequences as feeds of a training: few compilations for any lengths, and reports of compilations and padding."""
 
 import logging
 
@@ -46,7 +46,7 @@ def test_5000_sentences_compile_at_most_8_programs(feeds, rows, group):
         ends = epochs_of(trainer, made, num_epochs=2)
     assert len(compiled) == len(trainer.session.compilations) == sum(end.compiled for end in ends) <= 8
     assert [end.steps for end in ends] == [79, 79]
-    # With all rows padded to the longest row, half of the data would be padding.
+    # If all rows were padded to the longest row, about half of the data would be padding.
     assert ends[1].padding < (0.56 if not group else 0.53 if len(feeds) == 2 else 0.4)
 
 
@@ -87,7 +87,7 @@ def test_padding_does_not_change_trained_parameters():
 
 @pytest.mark.parametrize(("known", "kinds"), [(True, 2), (False, 3)], ids=["known to come", "as they come"])
 def test_stopped_training_continues_to_the_same_bits(known, kinds, tmp_path):
-    """Compare the bits of a stopped and an uninterrupted run; other padding sizes would round sums differently."""
+    """Check that a resumed training pads as an uninterrupted one, because other padding rounds sums differently."""
 
     def train(folder, stop=None):
         trainer = fluid.Trainer(
@@ -103,7 +103,8 @@ def test_stopped_training_continues_to_the_same_bits(known, kinds, tmp_path):
 
         rows = reader.shuffle([row[::2] for row in SENTENCES[:300]], 300, seed=2)
         grouped = reader.bucket_by_length(rows, 8)
-        given = grouped if known else lambda: map(list, grouped())  # plain lists do not announce the coming lengths
+        # A reader of plain lists does not announce the lengths of the next minibatches.
+        given = grouped if known else lambda: map(list, grouped())
         trainer.train(given, num_epochs=2, event_handler=on_event)
         return padded, trainer.params
 

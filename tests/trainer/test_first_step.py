@@ -1,4 +1,4 @@
-"""The first step: it compiles while its minibatch is read, and nothing else changes."""
+"""The first training step: it is compiled while its minibatch is read, and no number or event changes."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(10, 3)).astype("float32")
 Y = RNG.integers(0, 4, (10, 1))
 ROWS = list(zip(X, Y, strict=True))
-# Seconds after which a test fails instead of waiting forever.
+# The maximum time to wait for another thread, in seconds; then the test fails.
 PATIENCE = 60
 
 
@@ -31,7 +31,7 @@ def trainer_of(function=program, **options):
 
 
 def undeclared(data):
-    """Return a reader function of the same minibatches that declares no batch size."""
+    """Return a reader function with the minibatches of `data`, but without the attribute `batch_size`."""
     return lambda: iter(list(data))
 
 
@@ -41,7 +41,7 @@ def reasons(trainer):
 
 @pytest.fixture
 def held(monkeypatch):
-    """Return an event that blocks every explicit compilation until it is set; compilation by a call is not blocked."""
+    """Return an event: until it is set, `jax.stages.Lowered.compile` blocks, but calls of jitted functions compile."""
     go = threading.Event()
     compile_now = jax.stages.Lowered.compile
 
@@ -113,7 +113,7 @@ def test_on_device_data_compiles_the_step_once(held):
     held.set()
     data = reader.arrays((X, Y), 5, on_device=True)
     trainer = trainer_of()
-    trainer.test(data)  # places the columns on the device, and compiles the selection of rows
+    trainer.test(data)  # copies the columns to the device, and compiles the function that selects rows
     with counted() as compiled:
         trainer.train(data, num_epochs=2)
     assert len(compiled) == 1
@@ -182,7 +182,8 @@ def test_unused_compilation_counts_only_when_needed():
     assert reasons(trainer) == ["first train run"]
     with counted() as compiled:
         trainer.train(reader.batch(ROWS, 5))
-    assert len(compiled) <= 1  # none, unless the compiling thread was slow
+    # The step for 5 rows is compiled in advance, but the compiling thread may end after `counted` has begun.
+    assert len(compiled) <= 1
     assert reasons(trainer) == [
         "first train run",
         "new feed shapes: label [5, 1], x [5, 3]; before: label [3, 1], x [3, 3]",
@@ -190,7 +191,7 @@ def test_unused_compilation_counts_only_when_needed():
 
 
 def test_request_in_first_step_compiles_two_steps():
-    """Fetch a value in the first step, so the step compiled in advance serves the second step."""
+    """Check that a fetch in the first step compiles a variant; the second step uses the one compiled in advance."""
 
     class Ask(fluid.Handler):
         def begin_step(self, event):

@@ -1,4 +1,4 @@
-"""Freezing: globs in parameter_list, trainer.freeze and unfreeze, and `with fluid.frozen():`."""
+"""Frozen parameters: globs in `parameter_list`, `trainer.freeze` and `unfreeze`, and `with fluid.frozen():`."""
 
 import itertools
 import logging
@@ -37,7 +37,7 @@ def net():
 
 
 def minimising(rule, **options):
-    """Return a program that minimises the loss of the net itself."""
+    """Return a program function that calls `rule.minimize` on the loss of `net`, with the arguments `options`."""
 
     def program():
         loss = net()
@@ -62,13 +62,13 @@ def assert_equal(got, expected, names):
 
 
 def by_hand(x, y, parameters):
-    """Return the loss of the net, computed in plain JAX."""
+    """Return the loss of `net` for one minibatch, computed in plain JAX."""
     hidden = jnp.tanh(x @ parameters[BODY[0]] + parameters[BODY[1]])
     return jnp.mean(jnp.square(hidden @ parameters[HEAD[0]] + parameters[HEAD[1]] - y))
 
 
 def steps_by_hand(rule, parameters, state, names, batches):
-    """Train with optax; change only the named parameters and their optimizer state."""
+    """Train with optax, only the parameters `names` and their optimizer state; return all parameters and the state."""
 
     def only(tree):
         return jax.tree.map(
@@ -152,7 +152,7 @@ def test_unfrozen_parameters_train_with_every_optimizer(rule):
     trainer.unfreeze("body/*")
     for name, value in train(trainer).items():
         assert np.isfinite(value).all()
-        # Slow weights that start at zero for an unfrozen parameter would pull the parameter to zero.
+        # If the slow weights of Lookahead began at zero for an unfrozen parameter, they would pull it to zero.
         assert 0 < np.abs(value - first[name]).max() < 1, name
 
 
@@ -161,7 +161,7 @@ def test_averages_of_frozen_parameters_equal_the_parameters():
     trainer = fluid.Trainer(net, average.track(optimizer.SGD(0.1)))
     trainer.freeze("body/*")
     got = train(trainer)
-    for name in BODY:  # the average of a constant parameter is the parameter
+    for name in BODY:  # the average of a constant is the constant
         np.testing.assert_allclose(np.array(average.values(trainer)[name]), got[name], rtol=1e-6)
 
 
@@ -249,7 +249,7 @@ def test_handler_freezes_during_training():
     assert moved == [True, False, False, True, True]
 
 
-# Batch normalisation.
+# Tests of frozen batch normalisation.
 def normalised():
     x = fluid.layers.data("x", shape=[4])
     with fluid.name_scope("body"):
@@ -270,14 +270,14 @@ STATISTICS = ["body/batch_norm_0.w_1", "body/batch_norm_0.w_2"]
 
 
 def with_moments(seed=0):
-    """Return parameters of `normalised` with statistics that match no minibatch."""
+    """Return random parameters of `normalised`, whose moving statistics match no minibatch."""
     random = np.random.default_rng(seed)
     shapes = {n: s.shape for n, s in fluid.Session(normalised).scope.specs.items()}
     return {n: random.uniform(0.5, 1.5, size=shape).astype("float32") for n, shape in shapes.items()}
 
 
 def by_numpy(p, x, y):
-    """Return the loss and its gradient for the head weight, computed with the moving statistics."""
+    """Return the loss of `normalised` with its moving statistics, and the gradient of the loss by the head weight."""
     z = x @ p["body/fc_0.w_0"]
     z = (z - p[STATISTICS[0]]) / np.sqrt(p[STATISTICS[1]] + 1e-5) * p["body/batch_norm_0.w_0"] + p[
         "body/batch_norm_0.b_0"
@@ -290,8 +290,8 @@ def by_numpy(p, x, y):
     ("program", "freeze"),
     [
         (normalised, "body/*"),
-        (normalised, ["body/fc_0.w_0", "body/batch_norm_0.w_0", "body/batch_norm_0.b_0"]),  # parameters alone
-        (normalised, [*STATISTICS, "body/fc_0.*"]),  # statistics alone
+        (normalised, ["body/fc_0.w_0", "body/batch_norm_0.w_0", "body/batch_norm_0.b_0"]),
+        (normalised, [*STATISTICS, "body/fc_0.*"]),
         (frozen_in_the_program, None),
     ],
     ids=["scope", "parameters", "statistics", "frozen()"],
@@ -322,7 +322,7 @@ def test_moving_statistics_move_again_when_unfrozen():
     trainer.freeze("body/*.w_0")
     before = arrays(trainer)
     after = train(trainer)
-    assert (after[STATISTICS[0]] != before[STATISTICS[0]]).any()  # the layer still has a bias to train
+    assert (after[STATISTICS[0]] != before[STATISTICS[0]]).any()  # the bias of the layer is still trained
     trainer.freeze("body/*.b_0")
     with pytest.raises(errors.ArgumentError, match=r"trainer.unfreeze\('body/batch_norm_0.\*'\)"):
         trainer.unfreeze(STATISTICS)
@@ -346,7 +346,8 @@ def test_partly_frozen_shared_parameter_trains_by_unfrozen_use():
     trainer = fluid.Trainer(program, optimizer.SGD(0.1))
     before = arrays(trainer)["shared"]
     trainer.train(fluid.reader.arrays((X[:4],), batch_size=4), 1, progress=False)
-    expected = before - 0.1 * X[:4].T @ (X[:4] @ before) / 4  # half the gradient of the square
+    # Only the unfrozen use of the parameter has a gradient, so the update is half the update for the square.
+    expected = before - 0.1 * X[:4].T @ (X[:4] @ before) / 4
     np.testing.assert_allclose(arrays(trainer)["shared"], expected, rtol=1e-5)
 
 
@@ -457,7 +458,7 @@ def test_frozen_custom_state_is_constant_and_reports_frozen():
     assert told[-1] is True
 
 
-# Checkpoints.
+# Tests of checkpoints with frozen parameters.
 class Schedule(fluid.Handler):
     """A handler that unfreezes the body after the first epoch, and stops training after `stop` steps."""
 
@@ -476,7 +477,7 @@ class Schedule(fluid.Handler):
 
 
 def run(folder, stop=None):
-    """Run a script that a user would rerun: it freezes the body, and a handler unfreezes the body."""
+    """Train as a script that a user reruns: freeze the body first; `Schedule` unfreezes it after the first epoch."""
     config = fluid.CheckpointConfig(folder, step_interval=2)
     trainer = fluid.Trainer(normalised, optimizer.Adam(0.02), checkpoint_config=config)
     trainer.freeze("body/*")
@@ -486,7 +487,7 @@ def run(folder, stop=None):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """Return the arrays after an uninterrupted run."""
+    """Return the parameters after an uninterrupted run of the script."""
     return arrays(run(tmp_path_factory.mktemp("whole")))
 
 

@@ -1,4 +1,4 @@
-"""The handler protocol: registration errors, announcements, and the state for resumed training."""
+"""The handler protocol: errors in handlers, announced values, and handler states for a resumed training."""
 
 import numpy as np
 import pytest
@@ -139,7 +139,8 @@ def test_reused_dispatcher_leaves_only_entered_handlers():
     dispatcher.enter(fluid.BeginTrainEvent(1))
     dispatcher.leave(fluid.EndTrainEvent(1))
     assert seen == ["a begins", "b begins", "b ends", "a ends"]
-    dispatcher.leave(fluid.EndTrainEvent(0, error=OSError()))  # training failed before the handlers were entered again
+    # This training fails before `enter`, so `leave` calls no handler.
+    dispatcher.leave(fluid.EndTrainEvent(0, error=OSError()))
     assert len(seen) == 4
     dispatcher.enter(fluid.BeginTrainEvent(1))
     dispatcher.leave(fluid.EndTrainEvent(1))
@@ -186,7 +187,7 @@ def test_unmatched_handler_state_is_logged(caplog):
     kept = Remembering()
     Dispatcher([kept]).restore(saved)
     assert kept.value == 1
-    (record,) = caplog.records  # the plain handler had no state
+    (record,) = caplog.records  # there is no second record, because the plain fluid.Handler has no state
     assert "state of the handler Remembering, number 3 of 3, which no handler" in record.getMessage()
 
 

@@ -1,4 +1,4 @@
-"""Health: non-finite arrays are found and named, on host and device, for every dtype."""
+"""The class Health: it finds and names non-finite arrays on the host and on the device, for every dtype."""
 
 import jax.numpy as jnp
 import numpy as np

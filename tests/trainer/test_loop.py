@@ -1,4 +1,4 @@
-"""fluid.Loop: handlers of a custom loop receive the same events as handlers of a Trainer."""
+"""fluid.Loop: the handlers of a custom training loop receive the same events as the handlers of a Trainer."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def minimised():
 
 
 class Seen(fluid.Handler):
-    """A handler that records its events with their values, and restores the record from a checkpoint."""
+    """A handler that records all events with their values; its record is part of the checkpoint."""
 
     def __init__(self):
         self.lines = []
@@ -115,7 +115,7 @@ def test_continued_loop_sends_the_remaining_events(died, tmp_path):
     continued = run([second], folder=tmp_path)
 
     def kept(lines):
-        """Return the lines of the steps without repetitions; epoch lines also count compilations of this process."""
+        """Return each line of a step once; omit epoch lines, which depend on the compilations of this process."""
         steps = [
             line for line in lines if line.startswith(("begin 0", "begin 1", "begin 2", "end 0", "end 1", "end 2"))
         ]

@@ -1,4 +1,4 @@
-"""Training without updates: unused accumulated gradients and finished schedules are warned of."""
+"""Training without updates: warnings of accumulated gradients that are never used, and of a rate that stays 0."""
 
 import warnings
 
@@ -17,7 +17,7 @@ def program():
 
 
 def reader():
-    return fluid.reader.arrays(X, batch_size=4)  # ten steps
+    return fluid.reader.arrays(X, batch_size=4)  # an epoch has ten steps
 
 
 def complaints(optimizer, *calls, build=fluid.Trainer, **options):
@@ -61,7 +61,7 @@ def test_schedule_ending_within_training_is_warned_of():
         (SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=10, total_steps=40)), [4]),
         (SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=10, total_steps=21), accumulate_steps=2), [4]),
         (SGD(fluid.layers.polynomial_decay(0.1, decay_steps=30, end_learning_rate=0.0)), [4]),
-        (SGD(fluid.layers.piecewise_decay([15], [0.0, 0.1])), [3]),  # a delay
+        (SGD(fluid.layers.piecewise_decay([15], [0.0, 0.1])), [3]),  # the rate is 0 in the first half only
         (SGD(fluid.layers.linear_lr_warmup(0.1, warmup_steps=1000, start_lr=0.0, end_lr=0.1)), [1, 1]),
         (SGD(0.0), [2]),
     ],
@@ -94,7 +94,8 @@ def test_accumulation_in_a_custom_loop_is_warned_of():
 
 @pytest.mark.parametrize("build", [fluid.Trainer, population])
 def test_a_loss_that_does_not_fall_is_logged(build, caplog):
-    for rate, said in [(0.01, 0), (0.35, 1)]:  # a rate of 0.35 steps twice as far as the minimum
+    # With the rate 0.35, each step goes more than twice as far as the minimum, so the loss does not fall.
+    for rate, said in [(0.01, 0), (0.35, 1)]:
         build(program, SGD(rate)).train(reader(), 3)
         found = [record.getMessage() for record in caplog.records if "did not fall" in record.getMessage()]
         assert len(found) == said

@@ -1,4 +1,4 @@
-"""A user notebook: the cell outputs after a run and a rerun from the top."""
+"""A notebook of a user: the outputs of its cells after all cells have run twice, from the top."""
 
 import re
 
@@ -14,7 +14,7 @@ def notebook():
 
 
 def outputs(notebook, words):
-    """Return the outputs of the only cell that contains `words`."""
+    """Return the outputs of the only cell whose source contains `words`."""
     (cell,) = [cell for cell in notebook.cells if words in cell.source]
     return cell.outputs
 

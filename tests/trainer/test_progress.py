@@ -1,4 +1,4 @@
-"""Progress display: a bar on a terminal, and a single table in a notebook."""
+"""The progress of a training: a bar on a terminal, and a single table in a notebook."""
 
 import atexit
 import builtins
@@ -35,7 +35,7 @@ def reader(batch_size=4):
 
 
 class Losses(fluid.Handler):
-    """A handler that records the loss of every step by epoch."""
+    """A handler that records the losses of all steps: `of[epoch]` is the list of an epoch."""
 
     def __init__(self):
         self.of = {}
@@ -45,21 +45,21 @@ class Losses(fluid.Handler):
 
 
 def drawn(text):
-    """Return the states of the terminal bars in order."""
+    """Return all lines that a progress bar has drawn in the terminal output `text`, in order."""
     return [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
 
 
 def drawing():
-    """Return the threads that draw while XLA compiles; the thread of tqdm remains and does not count."""
+    """Return the live threads that redraw the bar while XLA compiles; omit the thread of tqdm, which never ends."""
     return [thread for thread in threading.enumerate() if thread.name == "fluid-progress"]
 
 
 class Shell:
-    """An IPython shell with a kernel that records the output of its cells.
+    """An IPython shell with a fake kernel, as in a notebook; it records the outputs of its cells.
 
     Attributes:
       publisher: sends messages to the front end.
-      published: each message that a front end gets: its data, and whether it updates an earlier output.
+      published: all messages to the front end, as dicts; `update` is True if a message replaces an earlier output.
     """
 
     def __init__(self, shell):
@@ -96,7 +96,7 @@ def shell(monkeypatch, in_tmp):
     config.HistoryManager.enabled = False
     made = InteractiveShell.instance(config=config)
     made.display_pub = CapturingDisplayPublisher()
-    made.kernel = object()  # a shell with a kernel is a notebook shell
+    made.kernel = object()  # fluid takes a shell with a kernel for a notebook
     try:
         yield Shell(made)
     finally:
@@ -164,8 +164,8 @@ class TestNotebook:
         places = [i for i, line in enumerate(lines) if "compiling" in line]
         seen = dict.fromkeys(re.sub(r"\d+ s: .*?(\d+)step .*", r"? s, \1 steps", lines[i]) for i in places)
         assert list(seen) == [
-            "epoch 1/1, compiling ? s, 0 steps",  # the training step
-            "epoch 1/1, compiling ? s, 6 steps",  # the test step
+            "epoch 1/1, compiling ? s, 0 steps",  # compilation of the training step
+            "epoch 1/1, compiling ? s, 6 steps",  # compilation of the test step
         ]
         assert any("compiling" not in line for line in lines[places[0] : places[-1]]) and "compiling" not in lines[-1]
 
@@ -185,7 +185,7 @@ class TestNotebook:
         monkeypatch.setattr(shell.publisher, "publish", watched)
         trainer = fluid.Trainer(slow, fluid.optimizer.SGD(0.05))
         compiling.set()
-        # This reader declares no batch size, so nothing is compiled before the first minibatch.
+        # A plain function declares no batch size, so nothing is compiled before its first minibatch is read.
         shell.run("history = trainer.train(reader, 1)", trainer=trainer, reader=lambda: iter([(X, Y)]))
         assert second.is_set()
 
@@ -287,7 +287,7 @@ class TestTerminal:
         found = [(int(m[1]) - 1, int(m[2]), float(m[3]), float(m[4])) for m in running if m]
         assert len(found) > 2 * 12
         for epoch, steps, loss, tenfold in found:
-            # The losses of steps in flight are not known yet.
+            # The mean may lack the newest losses, because their steps are still in flight.
             means = [np.mean(losses.of[epoch][:count]) for count in range(1, steps + 1)]
             assert any(loss == pytest.approx(mean, rel=1e-3) for mean in means)
             assert tenfold == pytest.approx(10 * loss, rel=2e-3)

@@ -1,4 +1,4 @@
-"""Small minibatches of arrays: batched reading and checking gives the same results as single reading."""
+"""Small minibatches of arrays: reading and checking many at once has the same results as one after another."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ from fluid import errors, layers
 
 ROWS, BATCH, CLASSES = 50, 4, 5
 RANDOM = np.random.default_rng(0)
-X = RANDOM.normal(size=(ROWS, 3))  # float64 data and int64 labels without an axis are both converted
+# fluid must convert X from float64 to float32, and LABELS from the shape [rows] to [rows, 1].
+X = RANDOM.normal(size=(ROWS, 3))
 LABELS = RANDOM.integers(0, CLASSES, ROWS)
 
 
@@ -26,12 +27,12 @@ def arrays(x=X, labels=LABELS, **options):
 
 
 def rows_of(made):
-    """Return a reader function of the same minibatches that declares nothing."""
+    """Return a plain function with the minibatches of `made`, which fluid must read one after another."""
     return lambda: iter(made())
 
 
 def trained(reader, handler=lambda event: None, epochs=3):
-    """Train, and return the parameters and the feeds and losses of all steps."""
+    """Train; return the parameters, the list of all feeds, and the list of all losses."""
     mine, feeds, losses = trainer(), [], []
 
     def on_event(event):

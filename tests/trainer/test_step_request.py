@@ -1,4 +1,4 @@
-"""Step requests: handlers fetch and override values of single training steps."""
+"""Requests of handlers for single training steps: `event.fetch` returns values, and `event.override` replaces them."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ PER_EPOCH = -(-len(ROWS) // 8)
 
 
 def training(on_begin, on_end=lambda event: None, num_epochs=1, **options):
-    """Return a trained Trainer of `resumed_programs.small`; call `on_begin` and `on_end` around each step."""
+    """Train `small`, with `on_begin(trainer, event)` and `on_end(event)` around each step; return the Trainer."""
     mine = trainer(**options)
 
     def on_event(event):
@@ -48,7 +48,8 @@ def test_fetching_changes_nothing_and_is_compiled_once():
     mine = training(lambda mine, event: event.fetch("fc_0") if event.step % 2 else None, ends.append, num_epochs=3)
     assert_equal(state(mine), state(whole))
     full = [c for c in mine.session.compilations if "another fetch list" in c.reason]
-    assert len(full) == 1 and len(mine.session.compilations) <= 4  # two minibatch sizes, with and without fetch
+    # At most 4 compilations: two minibatch sizes, each with and without the fetched value.
+    assert len(full) == 1 and len(mine.session.compilations) <= 4
     assert [event.fetched.keys() for event in ends[:2]] == [[], ["fc_0"]]
 
 
@@ -80,7 +81,7 @@ def test_handler_fetches_combine_with_step_requests():
 
 
 def test_override_replaces_the_value_in_the_step():
-    """Override the prediction with the labels: the loss is 0, and no gradient reaches the weight."""
+    """Check that the loss is 0 and the weight gets no gradient in a step whose prediction is replaced by the labels."""
     losses, weights = [], []
 
     def begin(mine, event):
@@ -105,7 +106,7 @@ def test_override_accepts_a_scalar_and_a_feed():
 
 
 def test_overridden_step_equals_training_by_hand():
-    """Compare with feeding the overriding value by hand: the parameters are equal."""
+    """Check that overriding the feed `x` trains the same parameters as running a step with the new value of `x`."""
     half = 0.5 * np.asarray(arrays()().__next__()[0])
 
     def begin(mine, event):

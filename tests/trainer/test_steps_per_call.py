@@ -1,4 +1,4 @@
-"""Batched training steps: several steps per device call change no number, no event and no order."""
+"""Several training steps in one device call: all numbers, events and their order stay as with single steps."""
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ LABELS = (np.arange(len(X)) % 5).astype("int64")
 
 
 def rich():
-    """Build a program with all state between steps: statistics, random numbers, a schedule, optimizer state."""
+    """Return the outputs of a program whose steps depend on moving statistics and random numbers."""
     x, label = fluid.layers.data("x", shape=[4]), fluid.layers.data("label", shape=[1], dtype="int64")
     hidden = fluid.layers.dropout(fluid.layers.batch_norm(fluid.layers.fc(x, size=6, act="tanh")), 0.3)
     guess = fluid.layers.fc(hidden, size=5, act="softmax")
@@ -37,12 +37,12 @@ def labelled(on_device=False):
 
 
 def columns(on_device=False):
-    """Return a reader of 11 minibatches; the last minibatch is shorter."""
+    """Return a reader of 11 minibatches: ten of 4 rows, and a last one of 3 rows."""
     return fluid.reader.arrays((X[:43], Y[:43]), batch_size=4, on_device=on_device)
 
 
 class Seen(fluid.Handler):
-    """A handler that records all events with values, and declares in `steps_ahead` that it only observes."""
+    """A handler that records all events with their values; by default it allows any number of steps per device call."""
 
     def __init__(self, ahead=float("inf")):
         self.lines = []
@@ -67,7 +67,7 @@ class Seen(fluid.Handler):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Return a list that receives the number of steps of each device call, in order."""
+    """Return a list to which each device call with training steps appends its number of steps."""
     found = []
     run = CompiledStep.__call__
 
@@ -80,7 +80,7 @@ def calls(monkeypatch):
 
 
 def trained(steps_per_dispatch, on_device=False, **options):
-    """Train the rich program; return its state, its event lines, its history and the trainer."""
+    """Train the program `rich`; return the state, the recorded events, the history and the Trainer."""
     seen = Seen()
     made = trainer(None, rich, optimizer(), steps_per_dispatch=steps_per_dispatch, **options)
     history = made.train(labelled(on_device), 3, handlers=[seen])
@@ -102,7 +102,7 @@ def test_batched_steps_keep_all_bits_and_events(together, on_device, one_by_one,
 
 
 def test_call_ends_at_every_observed_step(calls, tmp_path):
-    """Use handlers with intervals, tests, checkpoints and epoch ends that fall on different steps."""
+    """Check that a device call ends wherever a handler, a test, a checkpoint or an epoch end follows a step."""
     looked = []
 
     def spy(name):
@@ -131,7 +131,8 @@ def test_call_ends_at_every_observed_step(calls, tmp_path):
     found = run(8, tmp_path / "eight")
     assert found[:3] == expected[:3]
     assert_equal(found[3], expected[3])
-    ends = {int(end) for end in np.cumsum(calls)}  # an epoch has 11 steps, and its last minibatch is shorter
+    # Calls also end at steps 10 and 21, because the last of the 11 minibatches of an epoch is shorter.
+    ends = {int(end) for end in np.cumsum(calls)}
     assert {3, 5, 6, 7, 9, 10, 11, 12, 14, 15, 18, 21, 22} | set(expected[1]) == ends
     assert max(calls) == 3
 
@@ -141,7 +142,7 @@ def test_requested_step_begins_a_new_call(calls):
         fetched = ()
 
         def steps_ahead(self):
-            return 5 - self.done % 6 or 1  # the sixth step is a call with a single step
+            return 5 - self.done % 6 or 1  # every sixth step has its own call
 
         def begin_step(self, event):
             if self.done % 6 == 5:
@@ -177,14 +178,15 @@ def test_pause_ends_after_the_call_without_lost_steps(calls):
 
     reader = columns()
     made.train(reader, 2, event_handler=stop)
-    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3)] and calls == [4]  # documented: events come after the steps ran
+    # Events are sent after all steps of a call. So four steps have run when the second EndStepEvent calls `pause`.
+    assert seen == [(0, 0), (0, 1), (0, 2), (0, 3)] and calls == [4]
     made.train(reader, 2, event_handler=stop)
     assert seen == [(epoch, step) for epoch in range(2) for step in range(11)]
     assert_equal(state(made), state(whole))
 
 
 def test_kill_within_a_call_resumes_exactly(tmp_path):
-    dies = 16  # the first of three in one call
+    dies = 16  # step 16 is the first of three steps in one call
     whole = trainer()
     expected = Seen()
     whole.train(columns(), 3, handlers=[expected])
@@ -212,7 +214,7 @@ def test_kill_within_a_call_resumes_exactly(tmp_path):
     rest = Seen()
     again = make()
     first = again.session.scope.step.item()
-    again.train(columns(), 3, handlers=[rest])  # on the host: the order is the same as on the device
+    again.train(columns(), 3, handlers=[rest])  # a reader on the host has the order of the reader on the device
     assert_equal(state(again), state(whole))
     steps = [line for line in expected.lines if line[0] != "epoch"]
     assert first < dies and first % 3 == 0
@@ -222,7 +224,7 @@ def test_kill_within_a_call_resumes_exactly(tmp_path):
 
 
 def wide():
-    """Build a program that XLA might fuse differently in a loop: attention, recurrence, pooling, a sparse table."""
+    """Return the loss of layers that XLA might fuse differently in a loop: attention, GRU, pooling, a sparse table."""
     x, ids = fluid.layers.data("x", shape=[6, 8]), fluid.layers.data("ids", shape=[6, 1], dtype="int64")
     hidden = x + fluid.layers.embedding(ids, size=[30, 8], is_sparse=True)
     hidden = fluid.layers.layer_norm(hidden, begin_norm_axis=2)
@@ -262,7 +264,7 @@ def made():
 
 
 def fed(made, on_device):
-    """Return the feeds of a call with three steps, placed on the device."""
+    """Return the feeds of a call with three steps: stacked minibatches, or row numbers if `on_device`."""
     feeds = [{"x": X[i : i + 8], "label": LABELS[i : i + 8, None].astype("int32")} for i in range(0, 24, 8)]
     if not on_device:
         return made.session.engine.place(StackedFeeds.of(feeds, 4))
@@ -284,7 +286,7 @@ def test_step_donates_all_parameters_and_transfers_nothing(how, made):
 
 
 def test_later_epochs_transfer_nothing_implicitly(made):
-    """Check that from the second epoch on only row numbers go to the device, by explicit transfers."""
+    """Check that later epochs of on-device data copy only row numbers to the device, by explicit transfers."""
     reader = labelled(on_device=True)
     made.train(reader)
     done = made.session.scope.step.item()
@@ -308,7 +310,7 @@ def test_auto_uses_single_steps_without_steps_ahead(calls, monkeypatch, caplog):
     assert calls == [1] * 11
     calls.clear()
     trainer(steps_per_dispatch="auto").train(columns(), handlers=[fluid.handlers.GradientMonitor()])
-    assert calls == [4, 4, 2, 1]  # announcements that no handler acts on do not end a call
+    assert calls == [4, 4, 2, 1]  # an announced value ends no call if no handler acts on it
 
 
 def test_measured_handler_acts_right_after_its_step(calls):
@@ -333,7 +335,7 @@ def test_pace_chooses_steps_per_call_by_step_time(seconds, together):
     pace = Pace()
     pace.mark(0, 0.0)
     assert pace.together == 1
-    pace.mark(4, 4 * seconds + 5)  # a test ran in between
+    pace.mark(4, 4 * seconds + 5)  # a test took 5 more seconds
     pace.interrupt()
     for mark in range(3):
         pace.mark(10 + 5 * mark, 100 + 5 * mark * seconds)
@@ -345,7 +347,7 @@ def test_nan_report_finds_the_step_within_a_call():
         return fluid.layers.mean(fluid.layers.fc(fluid.layers.log(fluid.layers.data("x", shape=[2])), size=1))
 
     x = np.ones((12, 2), "float32")
-    x[7, 1] = 0  # in the fourth of six minibatches
+    x[7, 1] = 0  # row 7 is in the fourth of six minibatches
 
     def told(together, on_device):
         made = fluid.Trainer(logs, fluid.optimizer.SGD(0.1), seed=1, steps_per_dispatch=together)

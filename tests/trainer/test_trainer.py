@@ -193,7 +193,7 @@ def test_keyboard_interrupt_sends_only_end_train(moment):
     assert int(trainer.session.scope.step) == done + 3
 
 
-# Python drops an interrupt that is raised in a destructor, and warns of it.
+# If the interrupt arrives in a destructor, Python drops the exception, and pytest warns of it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_real_interrupts_at_any_moment_leave_whole_steps():
     trainer, rng = make(), np.random.default_rng(0)
@@ -443,7 +443,7 @@ def test_the_progress_bar_shows_epochs_and_the_loss(capsys):
     shown = capsys.readouterr().err
     assert "epoch 1/2" in shown and "epoch 2/2" in shown and "loss" in shown
     make().train(reader(), num_epochs=2)
-    assert capsys.readouterr().err == ""  # standard error is no terminal
+    assert capsys.readouterr().err == ""  # no bar is shown, because standard error is no terminal
 
 
 def test_the_progress_bar_is_closed_after_an_error(capsys):
@@ -463,7 +463,7 @@ def test_repr_does_not_wait_for_the_device():
     platform = trainer.session.device.platform
     assert repr(trainer) == told.format(0, platform)
     trainer.train(fluid.reader.arrays((np.ones((6, 2), "float32"),), batch_size=2), progress=False)
-    assert float(trainer.session.scope.step) == 3  # waits for the last step
+    assert float(trainer.session.scope.step) == 3  # reading the counter waits for the last step
     assert repr(trainer) == told.format(3, platform)
     assert repr(trainer) in trainer._repr_html_() and "float32[batch, 2]" in trainer._repr_html_()
 

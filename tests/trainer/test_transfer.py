@@ -56,7 +56,7 @@ def arrays(owner):
 
 
 def check_taken(got, before, old):
-    """Check that the backbone equals the old program and that all other parameters keep their initial values."""
+    """Check that the backbone has the parameters of the old program, and that all other parameters are unchanged."""
     for name in OLD:
         np.testing.assert_array_equal(got[f"new/{name}"], old[f"old/{name}"])
     for name in got.keys() - {f"new/{name}" for name in OLD}:
@@ -219,7 +219,7 @@ def test_inferencer_loads_the_newest_undamaged_checkpoint(tmp_path):
     damaged.write_text(damaged.read_text(encoding="utf-8") + " ", encoding="utf-8")
     (got,) = fluid.Inferencer(line, checkpoint=tmp_path / "kept").infer({"x": x})
     np.testing.assert_allclose(got, expected(2), rtol=1e-5)
-    assert (tmp_path / "kept" / "4").is_dir()  # reading a checkpoint sets no folder aside
+    assert (tmp_path / "kept" / "4").is_dir()  # an Inferencer does not rename a damaged checkpoint
 
 
 def test_inferencer_of_no_checkpoint_says_so(tmp_path):
@@ -237,7 +237,8 @@ def test_session_of_another_program_raises_parameter_error(old, tmp_path):
         fluid.Trainer(new_program, SGD(0.1)).session.load(tmp_path / "session")
 
 
-# Both layers have the same shape, so the head alone would take the parameters of the tower by name.
+# Both `fc` layers have weights of the same shape. So a program of the head alone, whose layer is `fc_0`, would take the
+# parameters of the tower by name.
 NET = """
 import fluid
 def tower(x):
@@ -265,7 +266,7 @@ def module(folder, text, name="net.py"):
 
 @pytest.fixture
 def net(tmp_path):
-    """Return the functions of NET, and the folder with the files and the checkpoint of its training."""
+    """Train the program NET; return its functions, and the folder with its parameter files and its checkpoint."""
     made = module(tmp_path, NET)
     trainer = fluid.Trainer(made["train"], SGD(0.1), checkpoint_config=fluid.CheckpointConfig(tmp_path / "kept"))
     trainer.train(DATA, 1, progress=False)
@@ -323,7 +324,7 @@ def test_a_part_takes_its_parameters_by_other_names(net):
         fluid.Inferencer(lambda: made["only_head"](3), param_path=folder / "net.params", rename=rename)
 
 
-# The format in which earlier versions recorded the origin of a parameter.
+# The entry of a parameter file in which earlier versions recorded where a parameter was created.
 OLD_NOTE = {"fc_0.w_0": {"kind": "fc", "site": "net.py:4 in tower", "lines": ["tower:8f2a91c0"], "place": None}}
 
 

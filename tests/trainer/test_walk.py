@@ -1,4 +1,4 @@
-"""The path of a minibatch from its reader to the end of its step: few modules, few types."""
+"""The path of a minibatch from its reader to the end of its step: it passes few modules, and has few types."""
 
 import sys
 
@@ -10,7 +10,7 @@ from fluid.reader.adapters import JointMinibatch
 from fluid.reader.on_device import RowFeed, RowNumbers
 from fluid.reader.pipeline import Batch
 
-MODULES = 14  # the most modules that a minibatch may pass
+MODULES = 14  # the maximum number of modules that a minibatch may pass
 X = np.ones((64, 4), "float32")
 Y = np.ones((64, 1), "float32")
 
@@ -21,12 +21,12 @@ def program():
 
 
 def is_rows(value):
-    """Return whether a value is a list of rows of the data."""
+    """Return whether a value is a list of rows (x, y) of the data set."""
     return isinstance(value, list) and bool(value) and type(value[0]) is tuple and np.shape(value[0][0]) == (4,)
 
 
 def kind_of(value):
-    """Return the stage of a minibatch that `value` represents; None for any other value."""
+    """Return "minibatch", "Batch" or "arrays" if `value` is a minibatch at this stage of its path, else None."""
     if isinstance(value, Batch):
         return "Batch"
     if isinstance(value, JointMinibatch | RowNumbers) or is_rows(value):
@@ -41,10 +41,10 @@ def kind_of(value):
 
 
 class Watch(fluid.Handler):
-    """A handler that records, between two step ends, the modules that receive or return a minibatch."""
+    """A handler that records, from one step end to the next, the modules whose functions take or return a minibatch."""
 
     def __init__(self):
-        self.kinds = {}  # the kinds by module
+        self.kinds = {}  # by module: the set of the results of `kind_of`
 
     def begin_step(self, event):
         assert kind_of(event.feed) == "arrays"
@@ -83,6 +83,6 @@ def test_minibatch_passes_few_modules_with_two_conversions(reader):
     assert {"fluid.reader.pipeline", "fluid.trainer.loop", "fluid.trainer.events"} <= watch.kinds.keys()
     assert len(watch.kinds) <= MODULES, sorted(watch.kinds)
     assert set.union(*watch.kinds.values()) <= {"minibatch", "Batch", "arrays"}
-    # After the pipeline no module handles the original kind of a minibatch.
+    # Only modules of fluid.reader handle a minibatch as the reader yields it.
     after = [kinds for module, kinds in watch.kinds.items() if not module.startswith("fluid.reader.")]
     assert set.union(*after) == {"Batch", "arrays"}

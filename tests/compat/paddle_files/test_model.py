@@ -18,7 +18,7 @@ load = fluid.io.load_inference_model
 
 
 def recorded(net):
-    """Return the recorded feed of a net, and PaddlePaddle's output."""
+    """Return the recorded feed of a net, and the output that PaddlePaddle computed for this feed."""
     facts = json.loads((FOLDER / net / "io.json").read_text())
     with np.load(FOLDER / net / "io.npz") as file:
         feed = {name: file[f"in_{name}"] for name in facts["feeds"]}
@@ -98,7 +98,7 @@ def test_named_values_are_fetched_overridden_and_differentiated():
 
 
 def tuned(net, program, steps=25):
-    """Fine-tune a loaded program on the labels of `labels_of`; return the trainer and the losses."""
+    """Fine-tune a loaded program on the labels from `labels_of`; return the trainer and the loss of each step."""
     ((name, rows),) = recorded(net)[0].items()
     rows = rows.batch().rows() if isinstance(rows, fluid.LoDTensor) else rows
     minibatch = list(zip(rows, labels_of(net), strict=True))
@@ -120,7 +120,7 @@ def tuned(net, program, steps=25):
 
 
 def labels_of(net):
-    """Return for each row a label that the net was not trained for."""
+    """Return, for each row, a label other than the label that the net predicts."""
     want = recorded(net)[1]
     return (want.argmax(1) + 1) % want.shape[1]
 
@@ -130,7 +130,7 @@ def test_fine_tuning_lowers_the_loss_of_saved_values(net, tmp_path):
     program = load(FOLDER / net / "inference").program
     trainer, losses = tuned(net, program)
     feed, want = recorded(net)
-    if net == "sentiment":  # the other net normalizes by its batch in training
+    if net == "sentiment":  # in training, lenet normalizes by the batch, so its outputs differ
         before = -np.log(want[np.arange(len(want)), labels_of(net)]).mean()
         assert losses[0] == pytest.approx(before, abs=1e-5)
     assert losses[-1] < losses[0] / 2
@@ -192,7 +192,7 @@ def test_a_saved_program_needs_a_program_function():
 
 
 def test_dropout_drops_in_training_only(tmp_path):
-    """Ignore the saved attribute `is_test`: the mode of a run decides."""
+    """Check that dropout depends on the mode of a run, and not on the saved attribute `is_test`."""
     written = Written().feed("x", (-1, 8)).fetch("a", "b")
     for out in "ab":
         written.op("dropout", {"X": "x"}, {"Out": out, "Mask": f"{out}_mask"}, dropout_prob=0.5, is_test=True)
@@ -351,7 +351,7 @@ def test_protobuf_that_is_not_installed(monkeypatch, tmp_path):
 
 
 def damaged(content, folder):
-    """Load the model with other bytes as its program; return "read" or "refused"."""
+    """Load lenet with the bytes `content` as its program file; return "read" or "refused"."""
     folder.mkdir(exist_ok=True)
     for path in (FOLDER / "lenet" / "inference").iterdir():
         if not (folder / path.name).exists():
@@ -374,7 +374,7 @@ def test_a_program_that_ends_too_early_is_refused(tmp_path):
 @settings(max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1, max_size=4))
 def test_damaged_program_is_refused_or_loads(tmp_path_factory, changes):
-    """Change bytes of a file without checksums: loading succeeds, or raises an error of fluid."""
+    """Change bytes of a program file, which has no checksum: loading succeeds, or raises an error of fluid."""
     content = bytearray((FOLDER / "lenet" / "inference" / "__model__").read_bytes())
     for place, byte in changes:
         content[place % len(content)] = byte

@@ -1,4 +1,4 @@
-"""Every row of the table of ops: programs written by PaddlePaddle, with its recorded numbers."""
+"""Every op of PaddlePaddle that fluid can load: programs and results that PaddlePaddle wrote, run by fluid."""
 
 import jax
 import numpy as np
@@ -14,14 +14,14 @@ from fluid.compat.paddle_files.program import ROWS
 
 FAMILIES = [arithmetic, image, loss, sequence, shape]
 TOLERANCE = 1e-5
-# Drawn numbers cannot be equal; these are the recorded low, high, mean and deviation of the distribution.
+# Random numbers of fluid and PaddlePaddle differ, so the test compares lowest and highest number, mean and deviation.
 DRAWN = {
     "random/gaussian_random": (-12, 14, 1, 2),
     "random/gaussian_random_batch_size_like": (-12, 14, 1, 2),
     "random/uniform_random": (-2, 3, 0.5, 1.443),
     "random/uniform_random_batch_size_like": (-2, 3, 0.5, 1.443),
 }
-# Ops that PaddlePaddle had only on GPUs, or after 1.8.5, and their results for x by NumPy.
+# PaddlePaddle 1.8.5 on a CPU has no such ops, so no results are recorded; these are the results for x by NumPy.
 ELSEWHERE = {
     "log_softmax": lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)),
     "max_pool3d_with_index": lambda x: x.max((2, 3), keepdims=True),
@@ -30,8 +30,8 @@ ELSEWHERE = {
 }
 
 
-# Attributes that no row reads: they have no effect here, or an op that sets them is refused, or they belong to
-# another dtype or another number of dimensions.
+# Attributes that fluid does not read, for each op. They have no effect in fluid, or fluid refuses an op that sets them,
+# or they belong to another dtype or another number of dimensions.
 UNREAD = {
     **dict.fromkeys(["equal", "greater_equal", "greater_than", "less_equal", "less_than", "not_equal"], {"axis"}),
     **dict.fromkeys(["softmax", "sequence_softmax", "transpose", "transpose2"], {"data_format"}),
@@ -46,7 +46,7 @@ UNREAD = {
 
 @pytest.fixture(autouse=True)
 def full_precision():
-    """Multiply in float32 on every device."""
+    """Multiply matrices in full float32 precision on every device."""
     with jax.default_matmul_precision("highest"):
         yield
 
@@ -61,11 +61,11 @@ def run(written, feeds, folder):
 
 
 def flat(value):
-    """Convert a sequence batch to PaddlePaddle's layout: its steps, concatenated."""
+    """Convert a sequence batch to PaddlePaddle's layout, which concatenates the steps of all rows."""
     return np.asarray(value.data)[np.asarray(value.mask)] if hasattr(value, "mask") else np.asarray(value)
 
 
-@pytest.mark.filterwarnings("ignore:feed .* found NaN")  # some recorded programs look for NaN
+@pytest.mark.filterwarnings("ignore:feed .* found NaN")  # some recorded programs test for NaN
 @pytest.mark.parametrize("name", recorded()["cases"])
 def test_recorded_program_equals_its_paddle_outputs(name, tmp_path):
     written, feeds, wanted = case(name)
@@ -108,7 +108,7 @@ def test_every_row_is_exercised():
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    """Return the defaults of all attributes that rows read in all cases, by op and attribute."""
+    """Return the default of each attribute that fluid reads from the recorded programs, by `(op, attribute)`."""
     found = {}
     attr = Op.attr
 
@@ -134,12 +134,12 @@ def test_every_attribute_is_read(read):
 
 
 def test_defaults_of_absent_attributes_equal_paddles_defaults(read):
-    """Compare defaults with PaddlePaddle's: files of earlier versions lack attributes that later versions added."""
+    """Compare defaults with PaddlePaddle's, because files of earlier versions lack attributes that were added later."""
     wrong = {}
     for (type_, name), default in read.items():
         defaults = paddle_programs.recorded()["defaults"].get(type_, {})
         if isinstance(default, type):
-            right = name not in defaults  # PaddlePaddle requires this attribute, too
+            right = name not in defaults  # a type as default: both require the attribute
         else:
             right = name in defaults and same(default, defaults[name])
         if not right:
@@ -149,7 +149,7 @@ def test_defaults_of_absent_attributes_equal_paddles_defaults(read):
 
 def same(default, recorded):
     """Return whether a default equals the recorded default, which was stored in float32."""
-    if default in ("NCHW", "NCDHW"):  # only "channels first" matters
+    if default in ("NCHW", "NCDHW"):  # "AnyLayout" also means channels first
         return not recorded.endswith("C")
     if isinstance(default, float):
         return np.float32(default) == np.float32(recorded)

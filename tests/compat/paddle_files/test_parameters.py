@@ -44,7 +44,7 @@ def test_optimizer_state_is_loaded_on_request(net):
 
 
 def test_combined_file_is_the_concatenated_single_files():
-    """Verify the format of combined files, on which other tests rely."""
+    """Check that a combined file is the concatenation of single files; other tests rely on this format."""
     for net in NETS:
         parts = [FOLDER / net / "persistables" / name for name in facts(net)["persistables_sorted"]]
         assert b"".join(p.read_bytes() for p in parts) == (FOLDER / net / "combined.bin").read_bytes()
@@ -105,7 +105,7 @@ def lenet():
 
 
 def test_paddle_parameters_initialize_a_training():
-    """Load the values into a rewritten net: the automatic names and the outputs are equal."""
+    """Load PaddlePaddle's parameters into a net written for fluid; the automatic names and the outputs are equal."""
 
     def train_program():
         label = fluid.layers.data("label", shape=[1], dtype="int64")

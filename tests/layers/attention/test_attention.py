@@ -1,4 +1,4 @@
-"""Attention: compared with loops over rows, heads and queries; caches with whole sequences; positions with formulas."""
+"""Attention: results are compared with NumPy loops, cached steps with whole sequences, and positions with formulas."""
 
 import functools
 
@@ -53,7 +53,10 @@ def attention(queries, keys, values, heads, sees):
 
 
 def rotated(x):
-    """Rotate the pairs of `[batch, time, size]`, as complex numbers."""
+    """Return `x`, `[batch, time, size]`, rotated by the positions 0, 1, 2, ... of its steps.
+
+    Elements `i` and `size / 2 + i` are the parts of a complex number, which is multiplied by `exp(1j * angle)`.
+    """
     half = x.shape[-1] // 2
     angles = np.arange(x.shape[1])[:, None] * 10000.0 ** (-np.arange(half) / half)
     turned = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
@@ -61,7 +64,10 @@ def rotated(x):
 
 
 def projected(arrays, *inputs, rotary_heads=0):
-    """Return queries, keys and values as `multi_head_attention` projects them."""
+    """Return `inputs`, which are queries, keys and values, projected as `multi_head_attention` projects them.
+
+    The queries and keys are rotated too, unless `rotary_heads` is 0.
+    """
     found = [x @ arrays[f"w_{i}"] + arrays[f"b_{i}"] for i, x in enumerate(inputs)]
     if rotary_heads:
         for i in (0, 1):
@@ -70,7 +76,7 @@ def projected(arrays, *inputs, rotary_heads=0):
 
 
 def parameters(*shapes, dtype="float32"):
-    """Return weights of these shapes, and biases, by the ends of their names."""
+    """Return weights `w_0`, `w_1`, ... of these shapes, and biases `b_0`, `b_1`, ... that fit them."""
     weights = {f"w_{i}": real(*shape, salt=i).astype(dtype) for i, shape in enumerate(shapes)}
     return weights | {f"b_{i}": real(shape[1], salt=i).astype(dtype) for i, shape in enumerate(shapes)}
 
@@ -85,7 +91,7 @@ def room(x, steps):
 
 
 def program_of(feed, dtype=None, **arguments):
-    """Return a program of attention between all feeds, in order."""
+    """Return a program function that passes all feeds, in order, to `multi_head_attention`."""
     return lambda: layers.multi_head_attention(*(declare(n, v, dtype) for n, v in feed.items()), **arguments)
 
 
@@ -170,7 +176,7 @@ BUILDS = {
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_gradients_are_slopes(build):
-    """Check gradients in float64, with padded and empty rows."""
+    """Check that gradients equal finite differences in float64, with rows that are padded or empty."""
     lengths = {"q": [5, 2, 0, 3], "k": LENGTHS}
     feed = {n: sequence(4, 5 if n == "q" else 4, 8, lengths=v) for n, v in lengths.items()}
     with jax.enable_x64(True):
@@ -205,7 +211,7 @@ def test_library_and_explicit_weights_agree_in_bfloat16():
 
 
 def test_mixed_precision():
-    """Use bfloat16 for all values but the softmax, the cache included."""
+    """Check that the outputs and the cache are bfloat16, while the parameters stay float32."""
 
     def program():
         return BUILDS["cache"](declare("x", X), None)
@@ -222,7 +228,7 @@ def test_mixed_precision():
 def test_dropout_applies_to_weights_only_in_training():
     eye = np.stack([np.eye(8, dtype="float32")] * 4)
     program = program_of({"x": eye}, num_heads=2, dropout_rate=0.5)
-    # Values are one-hot and projections are identities, so the output equals the weights.
+    # The values are one-hot vectors and the projections are identities, so the output equals the attention weights.
     arrays = named({n: np.eye(8, dtype="float32") if "w" in n else 0 * v for n, v in parameters(*SQUARE).items()})
     whole_weights = output(program, {"x": eye}, arrays=arrays)
     np.testing.assert_allclose(whole_weights, attention(eye, eye, eye, 2, lambda row, i: 8), rtol=1e-5)
@@ -234,7 +240,7 @@ def test_dropout_applies_to_weights_only_in_training():
 @pytest.mark.parametrize("rotary", [False, True], ids=["", "rotary"])
 @pytest.mark.parametrize("pieces", [[1] * 5, [5], [3, 1, 1], [2, 3]], ids=str)
 def test_cached_steps_match_the_whole_sequence(pieces, rotary):
-    """Add the steps in pieces of one or several steps."""
+    """Check that attention with a cache, in pieces of one or more steps, equals attention on the whole sequence."""
     ends = np.cumsum(pieces)
 
     def program():
@@ -258,7 +264,7 @@ def shared(x, **arguments):
 
 
 def test_a_cache_of_rows_of_different_lengths():
-    """Continue prompts of 4, 1, 0 and 3 steps by two steps: each row equals the row alone."""
+    """Check that each row equals attention without a cache, for prompts of 4, 1, 0 and 3 steps and two more steps."""
     prompt, more = sequence(4, 5, 8, lengths=LENGTHS), real(4, 2, 8, salt=1)
 
     def program():
@@ -290,7 +296,7 @@ def test_a_full_cache_returns_nan():
 
 
 def test_a_cache_can_be_reordered_by_its_rows():
-    """Reorder rows as beam search does: surviving rows are gathered from the earlier rows."""
+    """Check that a cache whose rows are gathered, as in beam search, continues the gathered rows."""
 
     def program():
         x = declare("x", X)
@@ -305,7 +311,7 @@ def test_a_cache_can_be_reordered_by_its_rows():
 
 @functools.cache
 def products_of_rotated(heads, half):
-    """Return a compiled function of queries, keys and the first position; each shape compiles once."""
+    """Return a compiled function of queries, keys and their first position: the dot products after the rotation."""
     shape = [4, heads, 2 * half]
 
     def program():
@@ -325,7 +331,7 @@ def test_products_of_rotated_vectors_depend_on_distance_only(shift, heads, half,
         products_of_rotated(heads, half)({"q": q, "k": k, "start": np.array([start], "int32")}) for start in (0, shift)
     )
     np.testing.assert_allclose(later, at_zero, atol=2e-3)
-    # At distance 0 the rotation is the identity, so lengths are kept too.
+    # At distance 0 the products equal the products without rotation, so the rotation keeps lengths too.
     plain = np.einsum("bthd,bthd->bht", q, k)
     np.testing.assert_allclose(np.einsum("bhtt->bht", later), plain, atol=2e-3)
 

@@ -1,4 +1,4 @@
-"""Branches and loops: compared with plain Python."""
+"""Branches and loops in program functions: results and gradients are compared with plain Python."""
 
 import functools
 
@@ -26,7 +26,7 @@ def first(function, **feed):
 
 
 def slopes(function, feed, arrays=None):
-    """Return the gradient of the sum of sines of the first output, by parameters and by the feed x."""
+    """Return the gradients of the sum of the sines of the first output: by parameter name, and for the feed `x`."""
     program = fluid.Program(function)
     arrays = program.init(jax.random.key(1)) | (arrays or {})
     parameters = {n: jnp.asarray(arrays[n]) for n in program.parameters}
@@ -45,7 +45,7 @@ def agree(got, want, rtol=1e-5, atol=1e-6):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=rtol, atol=atol)
 
 
-# --- branches
+# --- Branches: `cond`, `case` and `switch_case`
 
 
 def branching(x, pred):
@@ -70,7 +70,8 @@ def test_cond_is_the_branch_that_is_taken(taken):
     feed = {"x": X, "pred": np.array([taken])}
     got, want = run(program, feed, arrays=arrays), run(alone, {"x": X}, arrays=arrays)
     agree(got.outputs[0], want.outputs[0])
-    for name, value in got.states.items():  # states of the branch that is not taken keep their values
+    # The states of a branch that is not taken keep their values.
+    for name, value in got.states.items():
         np.testing.assert_allclose(value, want.states[name] if taken else arrays[name], rtol=1e-5)
     of_program, of_alone = slopes(program, feed, arrays), slopes(alone, {"x": X}, arrays)
     agree(of_program[1], of_alone[1])
@@ -168,7 +169,7 @@ def test_the_idiom_of_2018_for_learning_rates():
         np.testing.assert_allclose(first(program, step=np.float32([step])), [rate])
 
 
-# --- loops
+# --- Loops: `while_loop` and `scan`
 
 
 def test_while_loop_ends_when_the_condition_fails():
@@ -200,7 +201,7 @@ def test_while_loop_carries_any_structure():
 
 
 def newton(x, bound=None):
-    """Compute square roots; the condition depends on data, and one more iteration would divide by 0 where x is 0."""
+    """Return the last `r` of a loop with at most 3 iterations, similar to Newton's method; the condition reads `r`."""
     return layers.while_loop(
         lambda i, r: (i < 3) & (jnp.max(jnp.abs(r)) < 100),
         lambda i, r: (i + 1, layers.fc(r, 3, param_attr="w", bias_attr=False) + x / r),
@@ -290,7 +291,7 @@ def unrolled(reverse=False):
 def test_scan_equals_a_loop_of_python(reverse):
     got, want = (run(functools.partial(f, reverse), {"x": STEPS}) for f in (scanned, unrolled))
     agree(got.outputs, want.outputs, rtol=1e-4, atol=1e-5)
-    agree(got.states, want.states)  # five moves of the averages
+    agree(got.states, want.states)  # each of the five steps has updated the moving averages
     assert set(got.states) == {"batch_norm_0.w_1", "batch_norm_0.w_2"}
     of_scan, of_loop = (slopes(functools.partial(f, reverse), {"x": STEPS}) for f in (scanned, unrolled))
     agree(of_scan, of_loop, rtol=1e-3, atol=1e-4)
@@ -301,7 +302,7 @@ def averages(program):
 
 
 def moved(rows):
-    """Return the moving average after all these batches."""
+    """Return the moving average, with momentum 0.5, of the means of all batches in `rows`."""
     mean = np.zeros(3, "float32")
     for row in rows:
         mean = 0.5 * mean + 0.5 * row.mean(0)
@@ -327,7 +328,7 @@ def test_averages_move_in_while_loops_too():
 
 
 def test_loops_and_branches_nest():
-    """Run batch_norm in every second step, inside another loop."""
+    """Check that batch_norm in a branch, inside two loops, updates its averages in every second step."""
 
     def program():
         xs = steps()
@@ -346,7 +347,7 @@ def test_loops_and_branches_nest():
 
 
 def masks(program):
-    """Return the masks of two keys, and of the first key again."""
+    """Return the outputs of a dropout program for the keys 0, 1, and 0 again."""
     program = fluid.Program(program)
     draw = jax.jit(lambda x, key: program.apply({}, {"x": x}, key=key, mode="train").outputs[0])
     return [np.asarray(draw(np.ones([2, 50], "float32"), jax.random.key(key))) for key in (0, 1, 0)]
@@ -387,7 +388,7 @@ def test_mixed_precision_goes_through_loops_and_branches():
     assert {s.dtype for s in found.parameters.values()} == {"float32"}
 
 
-# --- arrays of arrays
+# --- TensorArrays: `create_array`, `array_write` and `array_read`
 
 
 def test_arrays_are_written_and_read():
@@ -422,7 +423,7 @@ def test_gradients_go_through_arrays():
     np.testing.assert_allclose(slopes(program, {"x": X})[1], 4 * np.cos(4 * X), rtol=1e-5)
 
 
-# --- printing
+# --- Printed values: `Print`
 
 
 def printed(capsys, program, feed):
@@ -460,7 +461,7 @@ def test_print_shows_only_the_requested_parts(capsys):
     assert sorted(printed(capsys, program, {"rows": ROWS})) == ["float32[2, 4] lengths [3, 1] []", "r [2, 4] [1.]"]
 
 
-# --- mistakes
+# --- Mistakes of users, and the errors that explain them
 
 TRUE = np.True_
 

@@ -1,4 +1,4 @@
-"""Parts of a pipeline, and refused arguments; `tests/parallel` tests the computation on eight devices."""
+"""Pipelines of `layers.repeat`: microbatches, shapes and refused arguments; `tests/parallel` compares the results."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def test_split_puts_each_row_in_a_single_microbatch(stages, microbatches, shards
 
 
 def traced(block, mesh=None, n=4, x=None, mode="train", **settings):
-    """Trace a pipeline for a mesh of devices that need not exist."""
+    """Return the output shapes of a `repeat` with a pipeline, traced for an abstract mesh without devices."""
     axes = {"stage": 2} if mesh is None else mesh
     given = {"pipeline": "stage", **settings}
 
@@ -63,7 +63,7 @@ def test_a_pipeline_keeps_the_shape_of_its_input():
 
 
 def outside(function):
-    """Return a block that also reads a vector from outside the block."""
+    """Return `block` and `x` for `traced`: the block also reads a vector that is created outside of the block."""
     made = []
 
     def x(fed):

@@ -31,7 +31,10 @@ FETCH = [
 
 
 def program_of(call):
-    """Return a net whose parts `call` computes: table rows, states, masks, and logits before a softmax."""
+    """Return a program function that calls its layers through `call`, which is `directly` or `layers.remat`.
+
+    The layers are an embedding, a block with batch norm and dropout, and a softmax classifier.
+    """
 
     def body(x, rows):
         h = layers.batch_norm(layers.fc(x + rows, size=5, act="tanh"))
@@ -63,7 +66,8 @@ def test_remat_keeps_names_values_states_and_masks():
     first, second = ((list(p.parameters), list(p.states), p.values, p.lookups) for p in programs)
     assert first == second
     results = [session.run(feed=FEED, fetch=FETCH) for session in sessions]
-    for name, expected, found in zip(FETCH, *results, strict=True):  # XLA fuses other operations, and rounds
+    # XLA fuses the operations of the two programs differently, so the results differ by rounding.
+    for name, expected, found in zip(FETCH, *results, strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-7, err_msg=name)
     for name in programs[0].states:
         np.testing.assert_allclose(*(session.scope[name] for session in sessions), rtol=1e-6, err_msg=name)
@@ -84,7 +88,10 @@ def test_a_value_inside_may_be_replaced():
 
 
 def test_a_step_keeps_less():
-    """Compare memory in a loop: the arrays of all rounds are a single array, which the compiler cannot split."""
+    """Check that `remat` lowers the memory of a step.
+
+    The blocks run in a loop, which keeps the values of all blocks as a single array that the compiler cannot split.
+    """
 
     def block(h):
         return layers.fc(layers.fc(h, size=256, act="tanh"), size=4)
@@ -101,7 +108,8 @@ def test_a_step_keeps_less():
         step = bind(session.engine, found, Request("train", None, ("x",)))
         return step.lowered({"x": np.zeros((64, 4), "float32")}).compile().memory_analysis().temp_size_in_bytes
 
-    one = 64 * 256 * 4  # bytes of the values of a block
+    # In each block, the first layer returns 64 x 256 numbers of 4 bytes.
+    one = 64 * 256 * 4
     assert memory(directly) >= 8 * one
     assert memory(layers.remat) <= 4 * one
 
@@ -113,7 +121,7 @@ ALL_ROWS = [*ROWS, *SEQUENCE_ROWS]
     "row", [pytest.param(row, id=row.id, marks=[pytest.mark.soak] * (i % 60 > 0)) for i, row in enumerate(ALL_ROWS)]
 )
 def test_each_layer_is_unchanged_by_remat(row):
-    """Trace in train mode: outputs, states, named values and look-ups agree, and a gradient passes."""
+    """Check that `remat` changes no name, shape or dtype of any result in train mode, and that it has a gradient."""
     function = row.program()
     programs = [fluid.Program(function), fluid.Program(lambda: layers.remat(function))]
     arrays = programs[0].init(jax.random.key(2))

@@ -25,7 +25,7 @@ def repeated(block=block, **settings):
 
 
 def unrolled(block=block):
-    """Return a Python loop; the arrays of block i are in the scope `i`."""
+    """Return a program function that calls `block` in a Python loop, with the arrays of block `i` in the scope `i`."""
 
     def program():
         h = layers.data("x", [5])
@@ -38,21 +38,21 @@ def unrolled(block=block):
 
 
 def slices(arrays):
-    """Return the slices of stacked arrays under the names of the unrolled program."""
+    """Return the stacked arrays of a repeat as one array for each block, with the names in `unrolled`."""
     stacked = {n: v for n, v in arrays.items() if n.startswith("repeat_0/")}
     apart = {n.replace("repeat_0", str(i), 1): v[i] for n, v in stacked.items() for i in range(N)}
     return apart | {n: v for n, v in arrays.items() if n not in stacked}
 
 
 def stacks(arrays):
-    """Reverse `slices`: return the stacked arrays."""
+    """Return the arrays of all blocks stacked, with the names in a repeat: the inverse of `slices`."""
     names = [n for n in arrays if n.startswith("0/")]
     whole = {n.replace("0", "repeat_0", 1): jnp.stack([arrays[f"{i}{n[1:]}"] for i in range(N)]) for n in names}
     return whole | {n: v for n, v in arrays.items() if n.partition("/")[0] not in map(str, range(N))}
 
 
 def differentiated(function, arrays, mode="train"):
-    """Return output, states, and gradients with respect to parameters and input."""
+    """Return the output and the states of a program, and the gradients with respect to its parameters and its input."""
     program = fluid.Program(function)
     assert set(arrays) == {*program.parameters, *program.states}
 
@@ -73,7 +73,7 @@ def agree(got, want):
 
 
 def sharing(h):
-    """Build a block with shared parameters, tables and averages, beside parameters of each block."""
+    """Build a block: a layer and moving averages that all blocks share, and a layer with parameters of each block."""
     h = layers.batch_norm(layers.fc(h, 5, param_attr="shared"), moving_mean_name="m", moving_variance_name="v")
     return layers.fc(h, 5)
 
@@ -154,7 +154,7 @@ def test_parameters_created_outside_are_shared():
 
 
 def test_blocks_are_initialised_independently():
-    """Initialise one block at a time: Xavier's bound is for 4 x 6, and all slices differ."""
+    """Check that each block is initialised alone: Xavier's bound is the bound of a 40 x 60 matrix; blocks differ."""
     seen = []
 
     def ones(key, shape, dtype):
@@ -207,7 +207,7 @@ def test_rematerialised_dropout_draws_the_same_mask():
 
 
 def test_each_block_reads_and_returns_its_cache():
-    """Pass a pytree as carry; each block reads and returns its slice of the caller's cache."""
+    """Check a pytree as carry, and a cache in `xs`: each block reads and returns its slice of the cache."""
     caches = {"k": np.random.default_rng(4).normal(size=(N, 1, 5)).astype("float32")}
 
     def body(carry, cache):
@@ -233,7 +233,7 @@ def test_each_block_reads_and_returns_its_cache():
 
 @pytest.mark.parametrize("around", ["repeat", "loop"])
 def test_caches_pass_through_a_decoding_loop(around):
-    """Decode one step by a repeat inside a scan over the steps."""
+    """Check that a scan over time passes the caches of all blocks from each step to the next."""
 
     def body(h, cache):
         total = cache + layers.fc(h, 5, bias_attr=False)

@@ -1,4 +1,4 @@
-"""Boxes one at a time in plain Python: the reference for layers, example boxes, and a function to run a program."""
+"""Reference for detection layers: boxes computed one at a time in plain Python, example boxes, and `results`."""
 
 import math
 
@@ -9,7 +9,7 @@ import fluid
 
 
 def results(function, feed):
-    """Compile a program function as a whole, and return its outputs for initial parameters."""
+    """Return the outputs of a program function for a feed and its initial parameters, compiled with `jax.jit`."""
     program = fluid.Program(function)
     arrays = jax.tree.map(lambda v: np.asarray(v, jax.dtypes.canonicalize_dtype(v.dtype)), feed)
     parameters = program.init(jax.random.key(1))
@@ -32,7 +32,7 @@ def iou(a, b, pixel=0.0):
 
 
 def decode(offset, prior, variance, pixel=0.0):
-    """Return the box with these offsets from a prior box."""
+    """Return the box that a prior box and predicted offsets, multiplied by `variance`, describe."""
     width, height = side(prior[0], prior[2], pixel), side(prior[1], prior[3], pixel)
     dx, dy, dw, dh = (o * v for o, v in zip(offset, variance, strict=True))
     x, y = prior[0] + width / 2 + dx * width, prior[1] + height / 2 + dy * height
@@ -41,7 +41,7 @@ def decode(offset, prior, variance, pixel=0.0):
 
 
 def suppress(boxes, order, threshold, eta=1.0, pixel=0.0):
-    """Return the indices of the boxes that suppression keeps, visited in `order`."""
+    """Return the indices of the boxes that non-maximum suppression keeps when it visits the boxes in `order`."""
     left = []
     for i in order:
         if all(iou(boxes[i], boxes[j], pixel) <= threshold for j in left):
@@ -51,7 +51,7 @@ def suppress(boxes, order, threshold, eta=1.0, pixel=0.0):
 
 
 def some_boxes(seed, *shape, size=1.0, least=0.05):
-    """Return boxes `[*shape, 4]` within a square, some of which overlap."""
+    """Return random boxes `[*shape, 4]` within a square of side `size`; some of the boxes overlap."""
     rng = np.random.default_rng(seed)
     corner = rng.uniform(0, 0.6, (*shape, 2))
     far = corner + rng.uniform(least, 0.4, (*shape, 2))

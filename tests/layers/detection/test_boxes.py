@@ -1,4 +1,4 @@
-"""Boxes compared, moved and clipped: checked against loops over single boxes."""
+"""Overlap, encoding and clipping of boxes: compared with loops over single boxes."""
 
 import math
 
@@ -16,7 +16,7 @@ SPREAD = [0.1, 0.2, 0.3, 0.4]
 
 
 def apart(a, b):
-    """Return boxes of which some pairs touch, contain each other, or are disjoint."""
+    """Return two arrays of boxes: some pairs of boxes touch, some contain each other, and some are disjoint."""
     extra = [
         [0.1, 0.1, 0.5, 0.5],
         [0.5, 0.1, 0.9, 0.5],
@@ -47,7 +47,7 @@ def test_iou_is_symmetric_and_1_with_itself():
 @settings(max_examples=10)
 @given(seed=st.integers(0, 999), pixels=st.booleans())
 def test_box_coder(seed, pixels):
-    """Encode each box relative to each prior box by the formula; decoding is the inverse."""
+    """Check the encoded offsets of each box from each prior box by the formula, and that decoding is the inverse."""
     pixel, scale = float(pixels), np.float32(40 if pixels else 1)
     prior, boxes = some_boxes(seed, 5) * scale, some_boxes(seed + 1, 3) * scale
     want = np.zeros((3, 5, 4))
@@ -65,7 +65,7 @@ def test_box_coder(seed, pixels):
         lambda: layers.box_coder(prior, SPREAD, *feeds(x=np.float32(want)), "decode_center_size", not pixels),
         {"x": np.float32(want)},
     )
-    # Encoding places the centre of a pixel box half a pixel too far to the left.
+    # The formula places the centre of a pixel box half a pixel too far left and up, so decoded boxes are shifted.
     np.testing.assert_allclose(back, np.broadcast_to(boxes[:, None] - pixel / 2, back.shape), rtol=1e-3, atol=1e-3)
 
 
@@ -126,7 +126,8 @@ def test_box_decoder_with_background_only_keeps_regions():
 def test_box_clip():
     rng = np.random.default_rng(6)
     boxes = rng.uniform(-20, 60, (2, 3, 4)).astype("float32")
-    info = np.float32([[30, 45, 1.5], [21, 25, 2.0]])  # 21 / 2 and 25 / 2 are rounded away from zero
+    # The sizes of the second image, 21 / 2 and 25 / 2, are rounded away from zero to 11 and 13.
+    info = np.float32([[30, 45, 1.5], [21, 25, 2.0]])
     last = np.array([[29, 19, 29, 19], [12, 10, 12, 10]])[:, None]
     check(layers.box_clip, np.clip(boxes, 0, last), boxes=boxes, info=info)
 

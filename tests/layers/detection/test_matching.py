@@ -1,4 +1,4 @@
-"""Matching: compared with repeated searches for the largest distance."""
+"""Matching of objects with boxes: compared with repeated searches for the largest distance."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ ROWS, COLUMNS = 4, 6
 
 
 def match(distances, threshold=None):
-    """Return for each column its row, and their distance."""
+    """Return the matched row of each column, or -1, and the distance between the row and the column."""
     rows, found = [-1] * distances.shape[1], [0.0] * distances.shape[1]
     pairs = {(i, j): d for (i, j), d in np.ndenumerate(distances) if d >= 1e-6}
     while pairs:
@@ -34,8 +34,10 @@ def match(distances, threshold=None):
 def batch_of(lengths, seed, ties):
     rng = np.random.default_rng(seed)
     data = rng.uniform(0, 1, (len(lengths), ROWS, COLUMNS))
-    data = np.round(data * 4) / 4 if ties else data  # many equal values and many zeros
-    data[np.arange(ROWS)[None] >= np.array(lengths)[:, None]] = 9  # padding that would be nearest
+    # Rounding makes many values equal, and many values 0.
+    data = np.round(data * 4) / 4 if ties else data
+    # The padding has the largest distances, so a layer that reads padding matches wrong rows.
+    data[np.arange(ROWS)[None] >= np.array(lengths)[:, None]] = 9
     return fluid.SequenceBatch(data.astype("float32"), np.array(lengths, "int32"))
 
 

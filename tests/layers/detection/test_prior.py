@@ -19,7 +19,7 @@ RATIOS = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0, 1.7]), min_size=1, max_si
 
 
 def made(build):
-    """Return the boxes and variances of a layer."""
+    """Return the boxes and variances that the layer built by `build` computes."""
     boxes, variances = results(lambda: build(*feeds(**FEED)), FEED)
     return np.asarray(boxes), np.asarray(variances)
 
@@ -30,7 +30,7 @@ def check(got, want, variance=(0.1, 0.1, 0.2, 0.2)):
 
 
 def over_the_grid(around, steps, offset):
-    """Return boxes `[height, width, n, 4]` in fractions of the image; `around(x, y)` lists the boxes of a position."""
+    """Return boxes `[height, width, n, 4]` in fractions of the image; `around(x, y)` lists boxes in pixels."""
     across, down = steps
     return [
         [[np.array(box) / [40, 24, 40, 24] for box in around((j + offset) * across, (i + offset) * down)]

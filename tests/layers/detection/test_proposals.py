@@ -1,4 +1,4 @@
-"""Proposals: compared with anchors moved and suppressed one at a time; and their assignment to pyramid levels."""
+"""Region proposals and their pyramid levels: compared with anchors that are moved and suppressed one at a time."""
 
 import math
 
@@ -29,7 +29,7 @@ def predicted(seed):
 
 
 def proposed(scores, offsets, info, before, after, threshold, least, eta):
-    """Return the regions of an image and their scores."""
+    """Return the proposed regions of an image and their scores, computed one anchor at a time."""
     high, broad, scale = info.tolist()
     every = []
     for i, j, a in np.ndindex(HIGH, BROAD, COUNT):
@@ -115,7 +115,7 @@ def test_distribute_fpn_proposals(lengths, levels, scale, seed):
             wants[min(max(level, levels[0]), levels[1])][image].append(box)
     for got, want in zip(found, wants.values(), strict=True):
         assert_rows(got, want)
-    # The rows follow the order of levels, and of images within each level; `restore` holds their positions.
+    # `restore` holds positions among all rows, which are ordered by level, and within a level by image.
     rows = [box for want in wants.values() for image in want for box in image]
     for boxes, places in zip(rois.rows(), restore.rows(), strict=True):
         np.testing.assert_allclose(boxes, np.reshape([rows[k] for k in places[:, 0]], boxes.shape), rtol=1e-6)

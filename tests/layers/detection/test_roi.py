@@ -1,4 +1,4 @@
-"""Pooled regions: compared with bins read pixel by pixel."""
+"""Pooling of regions: compared with loops that read each bin pixel by pixel."""
 
 import math
 
@@ -15,7 +15,7 @@ from fluid import errors, layers
 
 HIGH, BROAD = 6, 8
 MAPS = np.random.default_rng(0).normal(size=(2, 4, HIGH, BROAD)).astype("float32")
-# Regions within the image, across its edges, outside, with zero area, and with reversed corners.
+# Some regions are inside the image, cross its edges or are outside; others have no area or reversed corners.
 REGIONS = np.float32(
     [
         [
@@ -42,13 +42,17 @@ def rounded(value):
 
 
 def spans(first, last, bins):
-    """Return the first and last coordinates of each of `bins` bins of equal size."""
+    """Return the first and last coordinates of `bins` bins of equal size between `first` and `last`."""
     size = (last - first) / bins
     return [(first + k * size, first + (k + 1) * size) for k in range(bins)]
 
 
 def by_bins(pool, boxes):
-    """Return `[regions, channels, p, q]`, where `pool(p, q, vertical span, horizontal span)` returns `[channels]`."""
+    """Return the pooled bins of all regions, `[regions, channels, rows, columns]`.
+
+    `boxes` lists the vertical and the horizontal spans of the bins of each region. `pool(p, q, vertical, horizontal)`
+    returns `[channels]` for the bin in row `p` and column `q`.
+    """
     rows = [
         [[pool(p, q, down[p], across[q]) for q in range(len(across))] for p in range(len(down))]
         for down, across in boxes
@@ -57,12 +61,12 @@ def by_bins(pool, boxes):
 
 
 def pixels(span, size):
-    """Return the whole pixels that a span touches, within the image."""
+    """Return the indices of the pixels that a span touches, in an image with `size` pixels."""
     return [i for i in range(size) if math.floor(span[0] + 1e-9) <= i < math.ceil(span[1] - 1e-9)]
 
 
 def bilinear(image, y, x):
-    """Interpolate images `[channels, height, width]` between their pixels."""
+    """Return the values `[channels]` of an image `[channels, height, width]` at `(y, x)`, by bilinear interpolation."""
     down, across = (np.maximum(0, 1 - abs(v - np.arange(size))) for v, size in ((y, HIGH), (x, BROAD)))
     return image @ across @ down
 
@@ -92,7 +96,7 @@ def test_roi_pool(pooled, scale):
 @settings(max_examples=6)
 @given(pooled=ROUNDED, scale=st.sampled_from([1.0, 0.5, 3.0]), ratio=st.sampled_from([-1, 1, 3]))
 def test_roi_align(pooled, scale, ratio):
-    """Sample equidistant points by interpolation, with edge pixels repeated beyond the edge."""
+    """Compare each bin with the mean of equidistant interpolated points; edge pixels repeat up to one pixel outside."""
     got = found(lambda x, r: layers.roi_align(x, r, *pooled, scale, ratio))
     for image, regions, result in zip(MAPS, REGIONS.tolist(), got, strict=True):
         boxes = []
@@ -139,7 +143,7 @@ def test_psroi_pool(pooled, scale):
 
 @pytest.mark.parametrize("pooled", [(1, 1), (2, 3)])
 def test_prroi_pool(pooled):
-    """Approximate the integral over a bin by a sum over many small cells."""
+    """Compare each bin with the mean of 60 x 60 interpolated points, which approximates the integral over the bin."""
     got = found(lambda x, r: layers.prroi_pool(x, r, 0.5, *pooled))
     fine = 60
     for image, regions, result in zip(MAPS, REGIONS.tolist(), got, strict=True):
@@ -163,7 +167,7 @@ def test_prroi_pool(pooled):
 
 @pytest.mark.parametrize("name", ["roi_pool", "roi_align", "prroi_pool"])
 def test_sequences_of_regions(name):
-    """Compare region sequences with arrays of regions, image after image; images without regions have no results."""
+    """Check that regions as sequences have the results of regions as arrays, and images without regions have none."""
     lengths = [3, 0]
     rois = fluid.SequenceBatch(REGIONS, np.array(lengths, "int32"))
     build = getattr(layers, name)

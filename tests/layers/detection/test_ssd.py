@@ -1,4 +1,4 @@
-"""SSD: the loss against a sum over prior boxes, the head, and the detections."""
+"""SSD layers: the loss, the head and the detections are compared with loops over prior boxes and pixels."""
 
 import math
 
@@ -38,7 +38,7 @@ def encode(box, prior):
 
 
 def loss_of_image(offsets, logits, boxes, labels, background, threshold, ratio, near, weights):
-    """Return the loss of an image, and the number of its prior boxes that have an object."""
+    """Return the loss of an image, and the number of prior boxes that are matched with an object."""
     prior = PRIOR.tolist()
     overlap = np.array([[iou(b, p) for p in prior] for b in boxes]).reshape(len(boxes), PRIORS)
     rows = match(overlap, threshold)[0] if len(boxes) else [-1] * PRIORS
@@ -52,7 +52,7 @@ def loss_of_image(offsets, logits, boxes, labels, background, threshold, ratio, 
 
 
 def objects(lengths, seed):
-    """Return predictions of a net, and objects whose padding is garbage."""
+    """Return a feed of random predictions, and of objects whose padding holds NaN boxes and invalid labels."""
     rng = np.random.default_rng(seed)
     boxes, labels = some_boxes(seed, 2, 3, least=0.2), rng.integers(0, CLASSES, (2, 3, 1))
     behind = np.arange(3)[None] >= np.array(lengths)[:, None]
@@ -129,7 +129,7 @@ def test_an_invalid_class_makes_the_loss_nan():
     eta=st.sampled_from([1, 0.7]),
 )
 def test_detection_output(seed, background, keep, eta):
-    """Decode, apply softmax and suppress; also return the indices of the prior boxes of the rows."""
+    """Compare rows, and the indices of their prior boxes, with loops that decode, apply softmax and suppress boxes."""
     rng = np.random.default_rng(seed)
     feed = {name: rng.normal(size=(2, PRIORS, k)).astype("float32") for name, k in (("x", 4), ("s", CLASSES))}
     rows, places = results(
@@ -157,7 +157,7 @@ MAPS = {
 
 
 def test_multi_box_head_predicts_around_each_pixel():
-    """Order offsets and logits like the prior boxes: pixel by pixel, then box by box, then map by map."""
+    """Check that offsets and logits are ordered as the prior boxes are: by map, then by pixel, then by box."""
     feed = {"a": MAPS["a"], "b": MAPS["b"], "image": PICTURE}
 
     def program():
@@ -186,7 +186,7 @@ def test_multi_box_head_predicts_around_each_pixel():
 
 
 def test_multi_box_head_makes_sizes_from_ratios():
-    """Use 10 and 20 percent of the image on the first map, then equidistant sizes from `min_ratio`."""
+    """Check box sizes: 10 and 20 percent of the image on the first map, then equal steps from `min_ratio`."""
     feed = {**MAPS, "d": np.zeros((2, 4, 1, 1), "float32"), "image": PICTURE}
 
     def program():
@@ -196,7 +196,7 @@ def test_multi_box_head_makes_sizes_from_ratios():
     boxes = 60 * np.asarray(results(program, feed)[0])
     sides = (boxes[:, 2] - boxes[:, 0]).reshape(-1, 2)
     starts = np.cumsum([0, 36, 9, 4])
-    # Sizes are percentages: 10 to 20, then 20 to 55, 55 to 90 and 90 to 125.
+    # The smaller and the larger size of each map, in percent of 60 pixels, are 10, 20; 20, 55; 55, 90; and 90, 125.
     wants = [(6, math.sqrt(6 * 12)), (12, math.sqrt(12 * 33)), (33, math.sqrt(33 * 54)), (54, math.sqrt(54 * 75))]
     np.testing.assert_allclose(sides[starts], wants, rtol=1e-4)
 

@@ -1,4 +1,4 @@
-"""Suppression: compared with boxes kept one at a time."""
+"""Non-maximum suppression: compared with a loop that keeps or drops one box at a time."""
 
 import jax
 import numpy as np
@@ -21,7 +21,10 @@ def best_first(scores, threshold, top):
 
 
 def kept(boxes, scores, threshold, top, keep, overlap, eta=1.0, pixel=0.0, background=0):
-    """Return rows `[label, score, box]` of an image and the box indices, from boxes and scores per class."""
+    """Return the kept rows `[label, score, *box]` of an image, and the indices of their boxes.
+
+    `boxes` and `scores` have a list for each class.
+    """
     found = []
     for label in range(len(scores)):
         if label != background:
@@ -33,7 +36,7 @@ def kept(boxes, scores, threshold, top, keep, overlap, eta=1.0, pixel=0.0, backg
 
 
 def assert_rows(got, wants):
-    """Compare a sequence batch with lists of rows."""
+    """Check that a SequenceBatch has these rows, and zeros as padding."""
     assert [len(row) for row in got.rows()] == [len(want) for want in wants]
     for row, want in zip(got.rows(), wants, strict=True):
         np.testing.assert_allclose(row, np.reshape(want, row.shape), rtol=1e-4, atol=1e-5)
@@ -77,7 +80,7 @@ def test_multiclass_nms(threshold, top, keep, overlap, eta, background, pixels, 
     lengths=st.lists(st.integers(0, 5), min_size=2, max_size=2), keep=st.sampled_from([-1, 3]), seed=st.integers(0, 99)
 )
 def test_separate_boxes_per_class_match_a_loop(lengths, keep, seed):
-    """Suppress as after the second stage of a detector; padding with the best scores is no box."""
+    """Check boxes that differ by class, as in a two-stage detector; padding is ignored, though its scores are best."""
     boxes, scores = some_boxes(seed, 2, 5, CLASSES), np.random.default_rng(seed).uniform(0, 1, (2, 5, CLASSES))
     scores[np.arange(5)[None] >= np.array(lengths)[:, None]] = 9
     feed = {
@@ -93,7 +96,7 @@ def test_separate_boxes_per_class_match_a_loop(lengths, keep, seed):
 
 
 def decayed(boxes, scores, threshold, post, top, keep, sigma, pixel, background):
-    """Return the rows of an image like `matrix_nms`; `sigma` is None for the linear factor."""
+    """Return the rows of an image by the formula of `matrix_nms`; if `sigma` is None, scores decay linearly."""
     found = []
     for label in range(len(scores)):
         order = best_first(scores[label], threshold, top) if label != background else []
@@ -144,7 +147,7 @@ def test_matrix_nms_of_boxes_that_are_there_thrice():
 
 @pytest.mark.parametrize("name", ["multiclass_nms", "matrix_nms"])
 def test_nothing_left(name):
-    """Remove all boxes of an image; no result contains NaN."""
+    """Check that an image with low scores only has no rows, and that a box with the score NaN is dropped."""
     boxes = some_boxes(1, 2, 4)
     scores = np.full((2, 2, 4), 0.1, "float32")
     scores[1, 1, 2], scores[1, 1, 3] = 0.9, np.nan

@@ -14,7 +14,7 @@ ELSEWHERE = ("concat", "gather", "deformable_conv", "temporal_shift")
 
 
 def rows_of_detection():
-    """Return the rows of both tables, distinguished by whether their feeds may be sequences."""
+    """Yield the rows of detection layers, from the table of arrays and from the table of sequences."""
     for table, rows in (("array", ROWS), ("sequence", SEQUENCE_ROWS)):
         for row in rows:
             here = getattr(getattr(layers, row.name, None), "__module__", "").startswith("fluid.layers.detection.")
@@ -23,7 +23,7 @@ def rows_of_detection():
 
 
 def symbolic(feed):
-    """Return the shapes of a feed, with symbols for the batch size and for the number of sequence steps."""
+    """Return the array shapes of a feed, with symbols for the batch size and for the number of sequence steps."""
     batch, time = jax.export.symbolic_shape("batch, time")
 
     def array(value, *lead):

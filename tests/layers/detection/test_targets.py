@@ -15,13 +15,13 @@ import fluid
 from fluid import errors, layers
 
 ANCHORS, OBJECTS = 12, 3
-BOXES = some_boxes(0, ANCHORS, size=60.0, least=0.2) - np.float32(4)  # some boxes extend beyond the image
+BOXES = some_boxes(0, ANCHORS, size=60.0, least=0.2) - np.float32(4)  # some anchors extend beyond the image
 INFO = np.float32([[50, 52, 2.0], [44, 40, 1.0]])
 LENGTHS = st.lists(st.integers(0, OBJECTS), min_size=2, max_size=2)
 
 
 def offsets_of(box, prior, weights=(1, 1, 1, 1)):
-    """Return the offsets of a pixel box from another box."""
+    """Return the offsets of a pixel box from a prior box, divided by `weights`."""
     sizes = [[b[2] - b[0] + 1, b[3] - b[1] + 1] for b in (box, prior)]
     moves = [(box[k] + sizes[0][k] / 2 - prior[k] - sizes[1][k] / 2) / sizes[1][k] for k in (0, 1)]
     moves += [math.log(sizes[0][k] / sizes[1][k]) for k in (0, 1)]
@@ -29,7 +29,7 @@ def offsets_of(box, prior, weights=(1, 1, 1, 1)):
 
 
 def feed_of(lengths, seed, classes=1):
-    """Return predictions and objects, with garbage as padding; some objects are crowds."""
+    """Return a feed of random predictions and objects; padding has NaN boxes, and some objects are crowds."""
     rng = np.random.default_rng(seed)
     behind = np.arange(OBJECTS)[None] >= np.array(lengths)[:, None]
     boxes, crowd = some_boxes(seed, 2, OBJECTS, size=30.0, least=0.2), rng.integers(0, 4, (2, OBJECTS, 1)) == 0
@@ -48,13 +48,17 @@ def feed_of(lengths, seed, classes=1):
 
 
 def objects_of(feed, image):
-    """Return the boxes, in pixels of the net's input, and the classes of the objects that are no crowds."""
+    """Return `(box, class)` of each object of an image that is not a crowd; boxes are in pixels of the net's input."""
     rows = zip(*(feed[name].rows()[image] for name in "bck"), strict=True)
     return [((box * INFO[image, 2]).tolist(), kind[0]) for box, crowd, kind in rows if not crowd[0]]
 
 
 def owners(boxes, able, objects):
-    """Return for each box the object with the largest overlap, the overlap, and whether it is nearest to an object."""
+    """Return `(object, overlap, nearest)` for each box.
+
+    `object` is the index of the object with the largest overlap. `nearest` is True if, for some object, no other box
+    has a larger overlap.
+    """
     overlap = [[iou(b, o, 1.0) if ok else 0.0 for b, ok in zip(boxes, able, strict=True)] for o, _ in objects]
     found = []
     for j in range(len(boxes)):
@@ -104,7 +108,7 @@ def test_rpn_target_assign(lengths, seed, count, far, high, low):
 
 
 def test_anchors_are_drawn():
-    """Draw the requested number of candidates: different draws per key, and equal draws for equal keys."""
+    """Check that the requested number of anchors is drawn: equal anchors for equal keys, others for other keys."""
     feed = feed_of([2, 1], 0)
 
     def program():

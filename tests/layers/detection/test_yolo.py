@@ -24,7 +24,7 @@ def entropy(logit, target):
 
 
 def box_at(cell, i, j, anchor, scale):
-    """Return the box that a cell predicts, in fractions of the image: centre and size."""
+    """Return the centre and the size of the box that a cell predicts, in fractions of the image."""
     x = (j + sigmoid(cell[0]) * scale - (scale - 1) / 2) / BROAD
     y = (i + sigmoid(cell[1]) * scale - (scale - 1) / 2) / HIGH
     width, height = ANCHORS[2 * anchor] / (RATIO * BROAD), ANCHORS[2 * anchor + 1] / (RATIO * HIGH)
@@ -68,7 +68,7 @@ def feed_of(seed, mask, scored):
     rng = np.random.default_rng(seed)
     boxes = rng.uniform(0.05, 0.95, (2, 5, 4)).astype("float32")
     boxes[:, :, 2:] = rng.uniform(0.05, 0.6, (2, 5, 2))
-    boxes[0, 1] = boxes[0, 0]  # two objects in the same cell
+    boxes[0, 1] = boxes[0, 0]  # the first two objects are in the same cell
     boxes[1, 3:, 2:] = 0
     feed = {
         "x": rng.normal(size=(2, len(mask) * (5 + CLASSES), HIGH, BROAD)).astype("float32"),

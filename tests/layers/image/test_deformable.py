@@ -1,4 +1,4 @@
-"""Deformable convolutions and temporal shifts: compared with loops over cells."""
+"""Deformable convolutions and temporal shifts: compared with loops in NumPy."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ IMAGE = np.random.default_rng(0).normal(size=(2, 4, HIGH, BROAD)).astype("float3
 
 
 def near(image, y, x):
-    """Interpolate images `[channels, height, width]` between their pixels; pixels outside are 0."""
+    """Return the interpolated values of an image `[channels, height, width]` at `(y, x)`; pixels outside are 0."""
     down, across = (np.maximum(0, 1 - abs(v - np.arange(size))) for v, size in ((y, HIGH), (x, BROAD)))
     return image @ across @ down
 

@@ -1,4 +1,4 @@
-"""Images resized, sampled, unfolded and with pixels moved; and the channels-last form of each layer."""
+"""Layers that resize, sample, unfold or rearrange images: compared with NumPy and scipy, also with channels last."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ IMAGE, VOLUME = real(2, 3, 5, 4), real(1, 2, 3, 4, 2)
 
 
 def places(pixels, size, corners, mode):
-    """Return the positions of new pixels among the old pixels, by the documented formula."""
+    """Return the coordinates of `size` new pixels among `pixels` old pixels, by the documented formula."""
     k = np.arange(size)
     if corners:
         return k * (pixels - 1) / max(size - 1, 1)
@@ -23,7 +23,7 @@ def places(pixels, size, corners, mode):
 
 
 def interpolated(x, sizes, corners=True, mode=1):
-    """Interpolate every channel of every image with scipy."""
+    """Return images resized to `sizes`: scipy interpolates each channel of each image."""
     grid = np.meshgrid(
         *(places(p, s, corners, mode) for p, s in zip(x.shape[2:], sizes, strict=True)), indexing="ij"
     )  # fmt: skip
@@ -237,7 +237,7 @@ CHANNELS_LAST = {
 
 @pytest.mark.parametrize("name", CHANNELS_LAST)
 def test_channels_last_gives_the_same_with_channels_last(name):
-    """Use equal parameters: filters are [out, in, ...] in either layout."""
+    """Check that both layouts have equal results and states; filters are `[out, in, ...]` in either layout."""
     build, volume = CHANNELS_LAST[name], "3d" in name or name in ("resize_trilinear", "volume_batch_norm")
     x = VOLUME if volume else IMAGE
     first, last = ("NCDHW", "NDHWC") if volume else ("NCHW", "NHWC")

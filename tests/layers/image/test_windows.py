@@ -16,7 +16,7 @@ RNG = np.random.default_rng(5)
 
 
 def windows(x, size, stride, pads, dilation=(1, 1), fill=0.0, ceil=False):
-    """Yield the position and the content of each window, [batch, channels, kh, kw], of padded images."""
+    """Yield the index, the numbers of windows, and the pixels `[batch, channels, kh, kw]` of each window of images."""
     sizes = x.shape[2:]
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, size, strict=True)]
     rounded = math.ceil if ceil else math.floor
@@ -30,7 +30,7 @@ def windows(x, size, stride, pads, dilation=(1, 1), fill=0.0, ceil=False):
 
 
 def convolve(x, w, stride=(1, 1), pads=((0, 0), (0, 0)), dilation=(1, 1), groups=1):
-    """Convolve by looping over windows and groups."""
+    """Return the convolution of images with filters, computed in float64 by a loop over windows and groups."""
     x, w = x.astype("float64"), w.astype("float64")
     inputs, outputs = x.shape[1] // groups, w.shape[0] // groups
     result = None
@@ -45,7 +45,7 @@ def convolve(x, w, stride=(1, 1), pads=((0, 0), (0, 0)), dilation=(1, 1), groups
 
 
 def pool(x, size, kind, stride, pads, ceil, exclusive):
-    """Pool by looping over windows."""
+    """Return the maxima or means of all windows, computed by a loop over windows."""
     result = None
     for (i, j), counts, window in windows(x, size, stride, pads, fill=np.nan, ceil=ceil):
         if result is None:
@@ -77,7 +77,7 @@ CONVOLUTIONS = [
 
 
 def geometry(settings, shape):
-    """Return the sizes, strides, dilations and pads of `settings`."""
+    """Return sizes, strides, dilations and pads of a convolution with these `settings`, for images of `shape`."""
     pair = lambda v: [v, v] if isinstance(v, int) else v  # noqa: E731
     size, stride = pair(settings["filter_size"]), pair(settings.get("stride", 1))
     dilation, padding = pair(settings.get("dilation", 1)), settings.get("padding", 0)
@@ -203,7 +203,7 @@ def test_mistakes_are_explained(build, message):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_adjacent_pooling_windows_match_reduce_window(layout, dtype):
-    """Compare values and gradients, with equal cells, leftover cells, and NaN."""
+    """Check values and gradients if pixels are equal, if pixels remain at the edge, and, for values, with NaN."""
     x = jnp.asarray(RNG.integers(-2, 3, (3, 7, 8, 7)), dtype)
     if dtype != "int32":
         x = x.at[0, 0, 1, 0].set(jnp.nan).at[1, 3, 2, 1].set(jnp.inf).at[1, 3, 2, 2].set(-jnp.inf)
@@ -246,7 +246,7 @@ def test_adjacent_pooling_windows_match_reduce_window(layout, dtype):
 )
 @pytest.mark.parametrize("channels", [4, 6])
 def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
-    """Compare each form with the gradients of `lax.conv_general_dilated`, computed with the channels first."""
+    """Check that `conv2d` in training has the values and gradients of `lax.conv_general_dilated`."""
     x = RNG.normal(size=(2, channels, 9, 11)).astype("float32")
     size, stride, dilation, pads = geometry(settings, x.shape[2:])
     groups = settings.get("groups", 1)
@@ -277,7 +277,11 @@ def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
 
 
 def test_depthwise_convolution_names_match_fluid():
-    """Follow `layers/nn.py` of Fluid 1.8: a group per channel, and any number of filters for `conv2d` only."""
+    """Check that names begin with `depthwise_` in the cases of Fluid 1.8, in `layers/nn.py`.
+
+    There are as many groups as channels, and `use_cudnn` is False. `conv2d` may have more filters than channels, but
+    `conv2d_transpose` may not.
+    """
 
     def program():
         x = layers.data("x", [4, 6, 6])
@@ -303,7 +307,7 @@ def test_depthwise_convolution_names_match_fluid():
 
 
 def test_layers_go_on_with_the_channels_last():
-    """Transpose only inputs and outputs of a convolutional net on a CPU; NaN stays NaN."""
+    """Check that a convolutional net on a CPU transposes only its input and its output, and that NaN stays NaN."""
 
     def program():
         hidden = layers.data("x", [3, 12, 12])

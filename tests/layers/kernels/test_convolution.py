@@ -1,4 +1,4 @@
-"""Forms of a convolution: each equals the plain form, in values and derivatives."""
+"""Implementations of convolution: each has the values and derivatives of `plain_convolution`."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ SAME = Geometry((1, 1), [(1, 1), (1, 1)], (1, 1), (1, 1), "NHWC")
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
-# channels, filters, groups, window
+# A shape has the numbers of channels, filters and groups, and the window of the filters.
 SHAPES = {
     "two groups": (4, 6, 2, (3, 3)),
     "four groups of more filters": (8, 16, 4, (3, 3)),
@@ -41,7 +41,7 @@ SHAPES = {
     "one group": (3, 5, 1, (3, 2)),
     "volumes in one group": (3, 5, 1, (2, 3, 2)),
 }
-# strides, pads, dilations, spread, of each dimension in turn
+# A geometry has strides, pads, dilations and spread; dimensions use the elements of each list in turn.
 GEOMETRIES = {
     "plain": ([1], [(0, 0)], [1], [1]),
     "padded": ([1], [(1, 1)], [1], [1]),
@@ -51,7 +51,7 @@ GEOMETRIES = {
     "cropped": ([1], [(-1, 2), (2, -1)], [1], [1, 2]),
     "larger than its images": ([1], [(3, 2), (-1, 4)], [1, 2], [1]),
 }
-# Most shapes use a single geometry; shapes with special forms use every geometry. The layouts alternate.
+# Most shapes use a single geometry; shapes with special implementations use every geometry. The layouts alternate.
 CASES = [(shape, list(GEOMETRIES)[i % len(GEOMETRIES)], i % 2 == 0) for i, shape in enumerate(SHAPES)]
 CASES += [("two groups", geometry, i % 2 == 1) for i, geometry in enumerate(GEOMETRIES)]
 CASES += [("depthwise", geometry, i % 2 == 0) for i, geometry in enumerate(GEOMETRIES)]
@@ -61,7 +61,7 @@ CASES = list(dict.fromkeys(CASES))
 
 
 def case(shape, geometry, last, dtype="float32"):
-    """Return images, filters and the geometry of a case."""
+    """Return images, filters, the geometry and the number of groups of a case; `last` means channels last."""
     channels, count, groups, window = SHAPES[shape]
     dims = len(window)
     around = lambda values: [values[i % len(values)] for i in range(dims)]  # noqa: E731
@@ -74,7 +74,7 @@ def case(shape, geometry, last, dtype="float32"):
 
 
 def forms_of(x, filters, geometry, groups):
-    """Return every form that computes this convolution by name, as a function of images and filters."""
+    """Return, by name, every implementation of this convolution, as a function of images and filters."""
     depthwise = groups == len(filters) == x.shape[geometry.layout.index("C")] and filters.size < 100
     forms = {
         "chosen": lambda x, w: grouped_convolution(x, w, geometry, groups),
@@ -92,7 +92,7 @@ def forms_of(x, filters, geometry, groups):
 
 @functools.partial(jax.jit, static_argnums=0)
 def derivatives(form, x, filters):
-    """Compute values, the tangent, both gradients, and the gradients of the squared norm of the gradients."""
+    """Return values, tangents, gradients for images and filters, and the gradients of the gradients' squared norm."""
 
     def gradients(x, filters):
         value, pull = jax.vjp(form, x, filters)
@@ -104,7 +104,7 @@ def derivatives(form, x, filters):
 
 
 def assert_equal(got, want, dtype="float32"):
-    """Compare arrays relative to the largest number of each."""
+    """Check that arrays agree, with a tolerance relative to the largest number of each array."""
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert a.dtype == b.dtype == dtype and a.shape == b.shape
         a, b = np.asarray(a, "float64"), np.asarray(b, "float64")
@@ -142,7 +142,7 @@ DENSE = [("one group", "spread"), ("one group", "larger than its images"), ("vol
 
 
 def dense_form(x, filters, how, groups):
-    """Return the form of a layer in training, as a function of images and filters."""
+    """Return the implementation that a layer uses in training, as a function of images and filters."""
     forms = forms_of(x, filters, how, groups)
     return forms.get("in training", forms["chosen"])
 
@@ -172,7 +172,7 @@ def test_gradients_of_half_precision(shape, geometry, dtype):
 
 @pytest.mark.parametrize("shape, geometry", DENSE)
 def test_gradients_of_any_number_of_images(shape, geometry):
-    """Export gradients with a symbolic batch dimension."""
+    """Check that gradients can be exported with a symbolic batch dimension."""
     x, filters, how, groups = case(shape, geometry, False)
     form = dense_form(x, filters, how, groups)
     gradients = jax.jit(jax.grad(lambda w, x: jnp.square(form(x, w)).sum(), (0, 1)))
@@ -184,7 +184,10 @@ def test_gradients_of_any_number_of_images(shape, geometry):
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the forms are those of a CPU")
 @pytest.mark.parametrize("shape, geometry", DENSE)
 def test_no_slow_convolution_is_left_on_a_cpu(shape, geometry):
-    """Avoid convolutions that XLA computes slowly: volumes, and slopes that are filters of smaller images."""
+    """Check that values and gradients contain no convolution that XLA computes slowly on a CPU.
+
+    Convolutions of volumes are slow, and convolutions whose filters are larger than their images.
+    """
     x, filters, how, groups = case(shape, geometry, True)
     form = dense_form(x, filters, how, groups)
     gradients = jax.jit(jax.grad(lambda x, w: jnp.square(form(x, w)).sum(), (0, 1)))
@@ -213,7 +216,7 @@ def test_other_dtypes_have_the_plain_form():
 
 
 def test_any_number_of_images():
-    """Export with a symbolic batch dimension."""
+    """Check that a grouped convolution can be exported with a symbolic batch dimension."""
     for shape in ("several groups in each of several blocks", "depthwise"):
         x, filters, how, groups = case(shape, "unevenly padded, strides", False)
         form = jax.jit(lambda x: grouped_convolution(x, filters, how, groups))  # noqa: B023
@@ -224,7 +227,10 @@ def test_any_number_of_images():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="XLA repeats computations on a CPU")
 def test_the_input_of_a_convolution_is_computed_once():
-    """Count the maxima in the compiled text; if both counts are equal, `computed_once` can be removed."""
+    """Check that a compiled net computes fewer maxima with `computed_once` than without this function.
+
+    If both counts become equal, `computed_once` can be removed.
+    """
 
     def normalised(y):
         centred = y - y.mean((0, 1, 2))

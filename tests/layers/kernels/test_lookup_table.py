@@ -1,4 +1,4 @@
-"""Layers after an embedding with fewer rows than ids: the layers compute with the table, with equal results."""
+"""Layers after an embedding: if the table has fewer rows than there are ids, they compute with the whole table."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from fluid import layers
 WIDTH = 4
 LENGTHS = np.array([6, 2, 4, 1])
 IDS = np.random.default_rng(0).integers(0, 5, (4, 6))
-MANY = 100  # rows of a table with more rows than ids
+MANY = 100  # a table with this number of rows has more rows than there are ids
 
 
 def values(*shape, salt=0):
@@ -25,7 +25,7 @@ def batch(padding=0):
 
 
 def program(rows, layer, **settings):
-    """Return a program of a layer on projected rows, summed with weights; `rows` is the size of the table."""
+    """Return a program function: a weighted sum of a layer's results on projected rows of a table of `rows` rows."""
 
     def build():
         ids = layers.data("ids", [1], "int64", lod_level=1)
@@ -56,7 +56,7 @@ def with_gradient(build, ids):
 
 
 def products(build, mode="train", **settings):
-    """Return the row count of each matrix in matrix products of a program, outside of loops."""
+    """Return the number of rows of the first operand of each matrix product of a program, outside of loops."""
     traced = fluid.Program(build, **settings)
     arrays = traced.init(jax.random.key(0))
     jaxpr = jax.make_jaxpr(lambda a: traced.apply(a, {"ids": batch()}, key=None, mode=mode).outputs)(arrays)
@@ -65,7 +65,7 @@ def products(build, mode="train", **settings):
 
 @pytest.mark.parametrize("layer, padding_row", [("lstm", None), ("reversed gru", 2)])
 def test_few_and_many_rows_have_equal_gradients(layer, padding_row):
-    # Ids outside of the table produce NaN, which must not leave the padding.
+    # The padding id 77 is outside of the small table and produces NaN, which must not leave the padding.
     few, small = with_gradient(program(5, layer, padding_idx=padding_row), batch(padding=77))
     many, large = with_gradient(program(MANY, layer, padding_idx=padding_row), batch(padding=4))
     np.testing.assert_allclose(few, many, rtol=1e-5)
@@ -83,15 +83,15 @@ def test_smaller_tables_are_multiplied_instead_of_rows():
 
     assert products(build(12)) == [12]
     assert products(build(13)) == [24]
-    # Without a gradient, a program computes with the looked-up rows.
+    # In test mode there is no gradient, so the program computes with the looked-up rows.
     assert products(build(5), mode="test") == [24]
-    # The gradient of a row would be a sum of rounded numbers.
+    # In bfloat16, the gradient of a row would be a sum of rounded numbers, so the table is not used.
     assert products(build(5), precision="bfloat16") == [24]
     assert products(build(5, is_sparse=True)) == [24]
 
 
 def test_ids_of_an_array():
-    """Compare with rows by NumPy; an id outside of the table produces NaN."""
+    """Compare layers on an array of ids with rows that NumPy looks up; ids outside of the table produce NaN."""
 
     def build():
         words = layers.embedding(layers.data("ids", [6, 1], "int64"), [5, WIDTH])

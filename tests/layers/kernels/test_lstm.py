@@ -15,7 +15,7 @@ REAL = (np.arange(6) < np.asarray(LENGTHS)[:, None])[..., None]
 
 
 def by_scan(order, sums, weight, bias, peepholes, hidden, cell):
-    """Compute the states by the equations, with JAX's gradient."""
+    """Return hidden and cell states of all steps by the equations of an LSTM, in a scan that JAX differentiates."""
     p_i, p_f, p_o = peepholes
 
     def step(state, now):
@@ -56,7 +56,7 @@ def test_lstm_kernel_equals_a_scan(order, peeps):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loop is written for a CPU")
 def test_no_step_copies_the_buffer():
-    """Count the copies of the buffer of sums, gates and slopes: XLA copies once, as the argument must not change."""
+    """Check that XLA copies the buffer of sums, gates and slopes only once, because the argument may not change."""
     sums, weight, zeros = jnp.ones((3, 6, 4 * WIDTH)), jnp.ones((WIDTH, 4 * WIDTH)), jnp.zeros((3, WIDTH))
 
     def loss(sums, weight):

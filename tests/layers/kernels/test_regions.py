@@ -9,7 +9,7 @@ from fluid.layers.detection import roi
 from fluid.layers.kernels.pooling import largest_of_bins
 
 HIGH, BROAD = 6, 8
-# Bins of several pixels, of a single pixel, without pixels, and over the whole image.
+# The bins have several pixels, a single pixel, no pixels, or the pixels of the whole image.
 DOWN = (
     np.array([[[0, 2, 5], [0, 0, 6]], [[3, 3, 1], [0, 5, 6]]]),
     np.array([[[2, 5, 6], [6, 0, 6]], [[4, 3, 3], [6, 6, 6]]]),
@@ -31,13 +31,13 @@ def images(kind):
 
 
 def by_hand(x, slopes):
-    """Return the maxima of the bins, and the sums of the slopes at the first of each."""
+    """Return the maxima of the bins, and the gradient: the slope of each bin is added at its first maximum."""
     largest, gradient = np.zeros((2, 2, 3, 3, 2), "float32"), np.zeros_like(x)
     for b, r, c, i, j in np.ndindex(largest.shape):
         (top, bottom), (left, right) = (tuple(edge[b, r, k] for edge in way) for way, k in ((DOWN, i), (ACROSS, j)))
         window = x[b, c, top:bottom, left:right]
         if window.size:
-            place = np.argmax(window)  # index of the first NaN, if any
+            place = np.argmax(window)  # if there are NaNs, this is the index of the first NaN
             row, column = divmod(place, right - left)
             largest[b, r, c, i, j] = window.flat[place]
             gradient[b, c, top + row, left + column] += slopes[b, r, c, i, j]

@@ -1,4 +1,4 @@
-"""Edge cases of losses: exact logits, ignored and wrong labels, weights of means."""
+"""Edge cases of losses: extreme logits, ignored and invalid labels, and weights of means."""
 
 import jax
 import jax.numpy as jnp

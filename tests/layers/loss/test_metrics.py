@@ -10,13 +10,13 @@ from fluid import errors, layers
 
 RNG = np.random.default_rng(0)
 LABEL = RNG.integers(0, 2, [60, 1])
-# Probabilities at the centres of ten bins, so that binning loses nothing.
+# The probabilities are at the centres of ten bins, so `auc` loses nothing when it sorts them into bins.
 CHANCE = np.clip((RNG.integers(0, 10, [60, 1]) + 2 * LABEL) / 10 + 0.05, 0, 0.95).astype("float32")
 FEED = {"p": np.concatenate([1 - CHANCE, CHANCE], axis=1), "label": LABEL}
 
 
 def areas(**arguments):
-    """Return a program of the two areas and the counts."""
+    """Return a program function with the results of `auc`: the areas of all and of recent steps, and the counts."""
 
     def program():
         whole, last, counts = layers.auc(*feeds(**FEED), num_thresholds=10, **arguments)
@@ -109,7 +109,8 @@ def test_mean_intersection_over_union():
     feed = {"guess": RNG.integers(0, 3, [4, 5]), "truth": RNG.integers(0, 3, [4, 5])}
     mean, wrong, correct = run(lambda: layers.mean_iou(*feeds(**feed), 4), feed).outputs
     guess, truth = feed["guess"].ravel(), feed["truth"].ravel()
-    want = metrics.jaccard_score(truth, guess, average=None)  # the fourth class does not occur, and is not counted
+    # The fourth class does not occur, so the mean leaves it out.
+    want = metrics.jaccard_score(truth, guess, average=None)
     assert float(mean) == pytest.approx(want.mean(), abs=1e-6)
     assert correct.tolist() == [int(((guess == k) & (truth == k)).sum()) for k in range(4)]
     assert wrong.tolist() == [int(((guess == k) ^ (truth == k)).sum()) for k in range(4)]

@@ -26,7 +26,7 @@ def parameters(program, **arrays):
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("weighed", [False, True])
 def test_nce_matches_the_formula(sparse, weighed):
-    # Only class 2 is ever drawn, so the loss is known.
+    # The sampler draws only class 2, so the loss is known.
     odds = np.eye(6)[2]
     weight = np.arange(1.0, 6.0, dtype="float32")[:, None]
 
@@ -49,7 +49,7 @@ def test_nce_matches_the_formula(sparse, weighed):
 
 
 def test_the_slope_of_nce():
-    """Check the slope of a score against the formula, with class 2 drawn ten times by default."""
+    """Check the gradient of the biases by the formula, with class 2 drawn ten times, the default number."""
     odds = 0.8 * np.eye(6)[2]
     program = fluid.Program(lambda: layers.nce(*feeds(x=X, label=LABEL), 6, sampler="custom_dist", custom_dist=odds))
     arrays = {"nce_0.w_0": real(6, 4), "nce_0.b_0": real(6, 1)}
@@ -78,7 +78,7 @@ def test_nce_draws_as_its_sampler_says(sampler):
 
     cost = float(run(program, {"x": X[:1], "label": label}, arrays=zeros).outputs[0][0, 0])
     rates = 4000 * odds
-    # Every score is 0: the cost is the cost of the true class plus the mean over the noise.
+    # All scores are 0, so the cost is the cost of the true class plus 4000 times the mean cost of a noise class.
     want = -np.log(0.5 / (0.5 + rates[7])) - 4000 * np.sum(odds * np.log(rates / (0.5 + rates)))
     assert cost == pytest.approx(want / 4001, rel=2e-2)
 
@@ -94,18 +94,21 @@ def test_classes_are_drawn_as_often_as_their_probabilities(kind):
     odds = {
         "log_uniform": np.float32(sampled._log_uniform(40)),
         "any": np.random.default_rng(0).dirichlet(np.ones(40)).astype("float32"),
-        "zeros at both ends": np.float32([0, 0, 0.3, 0, 0.1, 0.4, 0, 0]),  # sums to 0.8
+        "zeros at both ends": np.float32([0, 0, 0.3, 0, 0.1, 0.4, 0, 0]),  # the sum is 0.8, not 1
         "counts": np.int32([5, 0, 3, 2]),
     }[kind]
     found, want = frequencies(odds), odds / odds.sum()
     assert not found[odds == 0].any()
     some = want > 0
-    # Chi-square has the number of free classes as mean, and twice this number as variance.
+    # The sum has a chi-square distribution: its mean is the number of free classes, its variance twice this number.
     assert 200_000 * np.sum((found - want)[some] ** 2 / want[some]) < some.sum() + 5 * np.sqrt(2 * some.sum())
 
 
 def test_rare_classes_after_frequent_classes_are_drawn():
-    """Draw all rare classes: a float32 sum would stop at the first class, whose rounding exceeds each other weight."""
+    """Check that rare classes after a frequent class are drawn.
+
+    A running sum in float32 would not grow after the first class, because each rare weight is below its rounding error.
+    """
     odds = np.full(2**20, 2.0**-26, "float32")
     odds[0] = 1 - 2.0**-6
     found = frequencies(odds)
@@ -164,7 +167,7 @@ def test_hsigmoid_follows_a_complete_tree(classes):
 
 
 def way(k, classes):
-    """Walk from a leaf of a heap up to its root: `(fork, True for the second branch)`."""
+    """Return the path from leaf `k` of a binary heap to its root: pairs of a fork, and 1 for its second branch or 0."""
     node, forks = k + classes, []
     while node > 1:
         forks.append((node // 2 - 1, node % 2))
@@ -196,7 +199,8 @@ def test_sparse_training_equals_dense(layer):
 def test_sampled_softmax_with_given_samples():
     label, samples = np.array([[1], [2]]), np.array([[1, 0, 2], [2, 0, 2]])
     logits, odds = real(2, 4), np.array([[0.5, 0.25, 0.125], [0.3, 0.2, 0.1]], "float32")
-    rows = [[0.5, 0.25, 0.125], [0.3, 0.2]]  # the last sample of the second row is its true class
+    # The last sample of the second row is the true class of this row, so it is left out.
+    rows = [[0.5, 0.25, 0.125], [0.3, 0.2]]
     want = []
     for row, classes, p in zip(logits, samples, rows, strict=True):
         scores = np.exp(row[classes[: len(p)]] - np.log(p))

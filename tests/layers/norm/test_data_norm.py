@@ -1,4 +1,4 @@
-"""data_norm: three sums over all data so far, updated as in PaddlePaddle."""
+"""`data_norm`: normalises by three sums over all data so far, which are updated as in PaddlePaddle Fluid."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ def net(layout, channels=4, norm_layout=None, **settings):
 
 
 def moved(program):
-    """Return parameters and states of a program, with moving averages as after training."""
+    """Return parameters and states of a program, with random norm arrays, as if the program had been trained."""
     rng = np.random.default_rng(1)
     arrays = fluid.Session(program).scope
     return {
@@ -32,7 +32,7 @@ def moved(program):
 
 
 def normalised(x, arrays, axis):
-    """Return the float64 normalisation of the convolution output with bias."""
+    """Return `x`, the output of a convolution with its bias, normalised in float64 by the arrays of `batch_norm_0`."""
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
     scale, bias, mean, variance = (
         arrays[f"batch_norm_0.{n}"].astype("float64").reshape(shape) for n in ("w_0", "b_0", "w_1", "w_2")
@@ -59,7 +59,8 @@ def test_computed_and_overridden_values_are_normalised_exactly(layout, name):
 
 @pytest.mark.parametrize("layout, other", [("NCHW", "NHWC"), ("NHWC", "NCHW")])
 def test_norm_of_another_axis_keeps_the_convolution_bias(layout, other):
-    program = net(layout, norm_layout=other)  # four channels, and images of four by four
+    # The images have four channels and 4 x 4 pixels, so the norm fits every axis.
+    program = net(layout, norm_layout=other)
     arrays = moved(program)
     inferencer = fluid.Inferencer(program, params=arrays)
     computed, found = inferencer.infer({"x": IMAGES[layout]}, fetch=["conv2d_0.tmp_1", "batch_norm_0.tmp_2"])

@@ -56,7 +56,7 @@ def test_without_parameters(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_statistics_of_half_precision_are_of_float32(kind):
-    """Use numbers whose squares overflow float16, and whose sum rounds to steps of 256 in bfloat16."""
+    """Check inputs whose squares overflow float16, and whose sum bfloat16 would round to a multiple of 2048."""
     layer, by_hand, default = KINDS[kind]
     for dtype in ("float16", ml_dtypes.bfloat16):
         x = (np.arange(512).reshape(1, 1, 512) + 300).astype(dtype)

@@ -51,9 +51,10 @@ def test_of_groups_too():
 @pytest.mark.parametrize("shape", [(4, 6, 3, 2), (2, 6, 3, 2, 2), (2, 6, 1, 1)])
 @pytest.mark.parametrize("groups", [1, 3, 6])
 def test_of_groups_with_the_channels_last(shape, groups, convolved):
-    """Compare moments, overrides, results and gradients with equal images in the channels-first layout."""
+    """Compare results, gradients and an overridden mean with a formula on images in the channels-first layout."""
+    # A group with a single number has no variance, and the convolution is two-dimensional.
     if (groups == 6 and shape[2:] == (1, 1)) or (convolved and len(shape) != 4):
-        return  # a single number in each group; and two-dimensional convolutions
+        return
     images = real(*shape) + 2
     given = {"x": images if convolved else np.moveaxis(images, 1, -1)}
 
@@ -94,7 +95,7 @@ def test_of_groups_with_the_channels_last(shape, groups, convolved):
 
 
 def test_their_gradient_is_the_slope():
-    """Subtract each mean from the elements of its example, and divide by the deviation."""
+    """Check the gradient with respect to a mean: -1 / deviation, times the 36 elements of an example."""
 
     def build():
         return layers.reduce_sum(layers.layer_norm(layers.data("x", X.shape[1:]), scale=False, shift=False))

@@ -44,7 +44,7 @@ def test_training_steps_converge_to_the_spectral_norm():
 
 
 def test_gradient_matches_weight_divided_by_spectral_norm():
-    """Treat the singular vectors as constants, which changes nothing at convergence."""
+    """Check that the gradient is correct at convergence, though the layer treats the singular vectors as constants."""
     found = fluid.Program(program(power_iters=200))
     arrays = found.init(jax.random.key(0))
     towards = jnp.asarray(real(3, 4, 2, salt=1))

@@ -31,7 +31,7 @@ def test_dropout_keeps_the_expected_value(implementation, kept, tested):
 @pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
 @pytest.mark.parametrize("shape", [[4, 8, 8], [4]])
 def test_batch_norm_is_exact_far_from_zero(shape, far):
-    """Keep the variance exact beside large squares; an outlier in the first example has no effect."""
+    """Check that results are exact for data with a large mean, and with an outlier in the first example."""
     x = np.random.default_rng(0).normal(far, 1, [64, *shape]).astype("float32")
     x[0, :2] += 5
     found = output(lambda: layers.batch_norm(layers.data("x", shape)), {"x": x})
@@ -82,7 +82,7 @@ def test_batch_norm_inference_is_exact_for_large_means(far):
     moving = {f"batch_norm_0.{n}": np.full(4, v, "float32") for n, v in zip(("w_1", "w_2"), (far, 0.9), strict=True)}
     found = program.apply({**arrays, **moving}, {"x": x}, key=None, mode="test").outputs[0]
     exact = 1.5 * (x.astype("float64") - far) / np.sqrt(np.float32(0.9).astype("float64") + 1e-5) + np.float32(0.3)
-    # Float32 numbers of this size are spaced by 2**-23 of their value.
+    # The distance between neighbouring float32 numbers is up to 2**-23 of their value.
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=4 * max(far, 5) * 2.0**-23)
 
 
@@ -97,7 +97,7 @@ def test_dropout_masks_depend_on_key_and_name():
         return layers.dropout(x, 0.25), layers.dropout(x, 0.25)
 
     one, other = run(two, {"x": ONES}).outputs
-    np.testing.assert_array_equal(one, first)  # another layer changes no mask
+    np.testing.assert_array_equal(one, first)  # the second dropout layer does not change the mask of the first
     assert (np.asarray(other) != first).any()
 
 

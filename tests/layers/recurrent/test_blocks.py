@@ -1,4 +1,4 @@
-"""Recurrences over arbitrary steps: `rnn`, `DynamicRNN`, `StaticRNN`."""
+"""Recurrences whose step is any function or block: `rnn`, `DynamicRNN` and `StaticRNN`."""
 
 import concurrent.futures
 
@@ -27,7 +27,7 @@ def sentence(name="x", size=3):
 
 
 def block(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH):
-    """Build a recurrence with a memory, as a block."""
+    """Build a recurrence with a memory, as the block of a `DynamicRNN`."""
     rnn = layers.DynamicRNN()
     with rnn.block():
         now, before = rnn.step_input(x), rnn.memory(shape=[size])
@@ -38,7 +38,7 @@ def block(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH)
 
 
 def function(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH):
-    """Build the recurrence of `block` as a function."""
+    """Build the recurrence of `block` as a function for `layers.rnn`."""
     start = layers.fill_constant_batch_size_like(x, [-1, size], "float32", 0.0)
     return layers.rnn(lambda x, h: (step(x, h),) * 2, x, start)[0]
 
@@ -48,7 +48,10 @@ SPELLINGS = pytest.mark.parametrize("recur", [block, function])
 
 @pytest.mark.parametrize("case", GOLDENS, ids=lambda case: case.id)
 def test_a_block_is_a_function(case):
-    """Compare the bits of both spellings, gradients included; test_goldens.py checks the values of blocks."""
+    """Check that a recurrence has the same bits, gradients included, as a block and as a function.
+
+    `test_goldens.py` compares the blocks with recorded results of PaddlePaddle Fluid.
+    """
     feeds, found = case.feeds(0), []
     arrays = {name: jnp.asarray(value) for name, value in case.arrays("before").items()}
     for functional in (False, True):
@@ -68,7 +71,7 @@ def test_a_block_is_a_function(case):
 
 @SPELLINGS
 def test_rows_match_a_numpy_loop_despite_padding(recur):
-    """Compare with a NumPy loop over each row, with arbitrary values after its end."""
+    """Compare each row with a NumPy loop over its steps; the padding after its end is NaN."""
     x = words(*LENGTHS)
     data = np.where(x.mask[..., None], x.data, np.nan)
     applied = run(lambda: recur(sentence()), {"x": x.with_data(data)})
@@ -83,7 +86,7 @@ def test_rows_match_a_numpy_loop_despite_padding(recur):
 @SPELLINGS
 @pytest.mark.parametrize("step", [lambda x, h: h + 1 / x, lambda x, h: h * 0.5 + jnp.log(jnp.abs(x))])
 def test_padding_reaches_no_gradient(recur, step):
-    """Keep padding out of gradients, also where a step of zeros has no slope."""
+    """Check that padding reaches no gradient, even if the step has no derivative at 0."""
     x = words(*LENGTHS)
     program = fluid.Program(lambda: recur(sentence(), lambda x, h: step(layers.fc(x, WIDTH), h)))
     arrays = program.init(jax.random.key(0))
@@ -160,7 +163,7 @@ def test_both_spellings_draw_the_same():
 
 
 def nested_block(x):
-    """Build an inner recurrence of three steps for each word, in the style of 2018."""
+    """Build a `DynamicRNN` over words, whose block runs a `StaticRNN` of three steps, in the style of 2018."""
     outer = layers.DynamicRNN()
     with outer.block():
         word = outer.step_input(x)
@@ -191,7 +194,7 @@ def test_blocks_inside_blocks():
 
 
 def test_a_block_inside_a_function():
-    """Trace a loop inside the body of another loop; layer names continue to count after both."""
+    """Check that layer names continue to count after a block inside the function of another recurrence."""
 
     def program():
         texts = layers.data("x", [3], lod_level=2)
@@ -202,7 +205,7 @@ def test_a_block_inside_a_function():
 
 
 def test_attention_over_a_static_input():
-    """Use whole sequences inside a block, as in the decoders of the book."""
+    """Check attention in a block: each step reads all steps of another sequence, a `static_input`."""
     x, memory = words(*LENGTHS), words(2, 4, 3, 1, salt=9)
 
     def program():
@@ -238,7 +241,7 @@ def classifier():
 
 
 def test_a_block_trains():
-    """Learn whether id 7 comes before id 3, which no single step can see."""
+    """Check that a block learns whether id 7 comes before id 3, which no single step can decide."""
     random = np.random.default_rng(0)
     rows = [random.permutation(10)[: random.integers(8, 11)] for _ in range(64)]
     rows = [np.unique(np.append(r, [3, 7]), return_index=True) for r in rows]
@@ -287,7 +290,7 @@ def test_an_exception_inside_leaves_no_trace():
 
 
 def misuse(act):
-    """Return a program with `act` in a block over `x` with a memory."""
+    """Return a program function whose block over `x`, with a memory, calls `act`."""
 
     def program():
         x = sentence()

@@ -1,4 +1,4 @@
-"""Cells and the scan over time: tested by a cell that no layer uses."""
+"""Cells and the scan over time: tests with a cell that no layer of fluid uses."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,7 +45,7 @@ def values(*shape, salt=0):
 
 
 def by_loop(x, weight, lengths, reverse):
-    """Return outputs `[time, batch, width]` within the rows, and last states, in NumPy."""
+    """Return outputs `[time, batch, width]`, which are 0 after the end of a row, and last states, by a NumPy loop."""
     outputs, last = np.zeros_like(x), np.zeros(x.shape[1:], "float32")
     for row, length in enumerate(lengths):
         for t in sorted(range(length), reverse=reverse):

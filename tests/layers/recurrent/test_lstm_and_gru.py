@@ -1,4 +1,4 @@
-"""LSTM and GRU: compared with NumPy loops, a row at a time; the goldens cover the plain cases."""
+"""LSTM and GRU: compared with NumPy loops over single rows; `test_goldens.py` covers the plain cases."""
 
 import re
 
@@ -32,7 +32,7 @@ def values(*shape, salt=0):
 
 
 def lstm_step(gates, cell, peepholes, clip=None):
-    """Compute a step with gates in the order candidate, input, forget, output."""
+    """Return the new output and cell of an LSTM; `gates` holds candidate, input, forget and output, in this order."""
     candidate, into, forget, out = np.split(gates, 4, axis=-1)
     cell = sigmoid(forget + peepholes[1] * cell) * cell + sigmoid(into + peepholes[0] * cell) * np.tanh(candidate)
     cell = np.clip(cell, -clip, clip) if clip else cell
@@ -66,7 +66,7 @@ def test_dynamic_lstm(reverse, bias):
 
 @pytest.mark.parametrize("peepholes", [False, True])
 def test_gradients_of_an_lstm_in_training(peepholes):
-    """Compare with JAX's gradient of a loop over single rows, with respect to all inputs of the layer."""
+    """Compare the gradients with respect to all inputs of the layer with JAX's gradients of a loop over rows."""
     x, starts = words(4 * WIDTH), (values(4, WIDTH), values(4, WIDTH, salt=1))
     weight, biases = values(WIDTH, 4 * WIDTH, salt=2), values(1, (7 if peepholes else 4) * WIDTH, salt=3)
     wanted = [values(4, max(LENGTHS), WIDTH, salt=salt) for salt in (4, 5)]
@@ -114,7 +114,8 @@ def test_lstm_steps_copy_no_sequence_buffer():
     arrays = traced.init(jax.random.key(0))
     feed = {"x": fluid.SequenceBatch(jnp.ones((4, 21, 4 * WIDTH)), jnp.full(4, 21))}
     gradient = jax.jit(jax.grad(lambda arrays: traced.apply(arrays, feed, key=None, mode="train").outputs[0]))
-    text = gradient.lower(arrays).compile({"xla_backend_optimization_level": 3}).as_text()  # as for users
+    # The tests disable most optimizations of XLA, so this call enables the optimizations that users have.
+    text = gradient.lower(arrays).compile({"xla_backend_optimization_level": 3}).as_text()
     steps = [re.search(rf"^{name} .*?^}}", text, re.M | re.S).group() for name in re.findall(r"body=(%[\w.-]+)", text)]
     assert len(steps) == 2
     for step in steps:
@@ -200,7 +201,7 @@ def test_units_use_the_activations_they_are_given():
 
 
 def cudnn_loop(x, h, c, flat, sizes, directions):
-    """Compute the documented `lstm`: all matrices of all layers, then all biases."""
+    """Compute `layers.lstm` as documented: `flat` holds the matrices of all layers, and then all biases."""
     at, matrices = 0, []
 
     def take(*shape):
@@ -264,14 +265,15 @@ def test_lstm_drops_between_layers_in_training_only():
     np.testing.assert_array_equal(found("test", dropout_prob=0.5)[0], plain)
     np.testing.assert_array_equal(found("train", dropout_prob=0.5, is_test=True)[0], plain)
     assert np.any(dropped != plain) and np.any(found("train", key=1, dropout_prob=0.5)[0] != dropped)
-    np.testing.assert_array_equal(dropped_last[0], last[0])  # the first layer comes before
+    # Dropout follows the first layer, so the last state of this layer is unchanged.
+    np.testing.assert_array_equal(dropped_last[0], last[0])
     seeded = [found("train", key=key, dropout_prob=0.5, seed=3)[0] for key in (0, 1)]
     np.testing.assert_array_equal(*seeded)
 
 
 @pytest.mark.parametrize("mode", ["train", "test"])
 def test_lstm_drops_as_the_dropout_layer_does(mode):
-    """Compare bits with two single layers and a dropout of equal seed between them."""
+    """Check that a stack of two layers has the same bits as two single layers with a `dropout` layer between them."""
 
     def one(x, number, h, c):
         at = slice(number, number + 1)

@@ -16,7 +16,8 @@ from fluid import errors, layers
 
 WIDTH, SIZE = 3, 2
 KINDS = {"gru": layers.GRUCell, "lstm": layers.LSTMCell}
-COUNTS = {"gru": (2, 1), "lstm": (1, 2)}  # weight matrices, with an equal number of biases, and states
+# Each kind has a number of weight matrices, which is also the number of biases, and a number of states.
+COUNTS = {"gru": (2, 1), "lstm": (1, 2)}
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -31,7 +32,7 @@ def sigmoid(x):
 
 
 def gru(x, states, w, gate=sigmoid, act=np.tanh):
-    """Compute a step in NumPy, from the parameters in order of creation."""
+    """Compute a step of a GRU in NumPy; `w` lists the parameters of the cell in order of creation."""
     (h,) = states
     d = h.shape[-1]
     gates = gate(np.concatenate([x, h], -1) @ w[0] + (w[2] if len(w) > 2 else 0))
@@ -54,7 +55,7 @@ STEPS = {"gru": gru, "lstm": lstm}
 
 
 def by_loop(step, x, starts, lengths, reverse):
-    """Return outputs `[batch, time, width]` and last states of `x`, a row at a time."""
+    """Return outputs `[batch, time, width]` and last states, computed by `step` one row at a time."""
     outputs, last = [], []
     for row, *states, length in zip(x, *starts, lengths, strict=True):
         said = np.zeros((len(row), WIDTH))
@@ -67,18 +68,18 @@ def by_loop(step, x, starts, lengths, reverse):
 
 
 def parameters_of(program):
-    """Return random values for the parameters of a program, biases included, and their list in order of creation."""
+    """Return random values for the parameters of a program: by name, and as a list in order of creation."""
     arrays = {n: real(*s.shape, salt=i) for i, (n, s) in enumerate(program.parameters.items())}
     return arrays, list(arrays.values())
 
 
 @functools.cache
 def looped(kind, reverse, time_major):
-    """Return a compiled recurrence over arrays, with initial states as arguments."""
+    """Return a program that runs a cell over arrays, with initial states as feeds, and the compiled program."""
 
     def program():
         x, n = layers.data("x", [4, SIZE]), layers.data("n", [1], "int64")
-        shapes = KINDS[kind](WIDTH).state_shape  # [WIDTH], or a list of several
+        shapes = KINDS[kind](WIDTH).state_shape  # `[WIDTH]` for one state, or a list of shapes for several states
         states = [layers.data(name, [WIDTH]) for name in "hc"[: len(shapes)]]
         x = layers.transpose(x, [1, 0, 2]) if time_major else x
         start = states if isinstance(shapes[0], list) else states[0]
@@ -99,7 +100,7 @@ def looped(kind, reverse, time_major):
     seed=st.integers(0, 99),
 )
 def test_outputs_and_states_match_a_numpy_loop(kind, lengths, reverse, time_major, seed):
-    """Freeze the states after the end of a row, while its outputs continue."""
+    """Check that the states stay unchanged after the end of a row, while the outputs continue."""
     program, apply = looped(kind, reverse, time_major)
     arrays, w = parameters_of(program)
     x = real(3, 4, SIZE, salt=seed)
@@ -114,7 +115,7 @@ def test_outputs_and_states_match_a_numpy_loop(kind, lengths, reverse, time_majo
 @EACH_KIND
 @pytest.mark.parametrize("reverse", [False, True])
 def test_sequences_are_their_rows(kind, reverse):
-    """Vary the amount and the values of the padding."""
+    """Check that each row of a batch with NaN as padding equals a NumPy loop over this row."""
     lengths = [4, 0, 2]
     rows = [real(n, SIZE, salt=n) for n in lengths]
     batch = fluid.SequenceBatch.from_rows(rows, "float32", time=6)
@@ -146,7 +147,7 @@ SETTINGS = [
 @pytest.mark.parametrize(("kind", "given", "meant"), SETTINGS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_settings_hold(kind, given, meant, inside):
-    """Run the cell by `rnn`, and from a function that calls the cell."""
+    """Check the settings of a cell that `rnn` runs directly, or through a function that calls the cell."""
 
     def program():
         cell, x = KINDS[kind](WIDTH, **given), layers.data("x", [4, SIZE])
@@ -164,7 +165,10 @@ def test_settings_hold(kind, given, meant, inside):
 
 @EACH_KIND
 def test_a_cell_matches_a_function_calling_the_cell(kind):
-    """Compare all numbers and gradients with and without the computation of `rnn` before the loop."""
+    """Check that a cell, a function that calls the cell, and a subclass have equal values and gradients.
+
+    For the cell only, `rnn` computes the contribution of all inputs before the loop.
+    """
 
     class Own(KINDS[kind]):
         pass
@@ -245,7 +249,7 @@ def test_settings_of_parameters_reach_them():
 
 
 class Stacked(layers.RNNCell):
-    """A cell of two stacked cells, beside a sum of all inputs, with nested states."""
+    """A cell that stacks an LSTM and a GRU, and also sums its inputs; its states are nested."""
 
     def __init__(self):
         self.low, self.high = layers.LSTMCell(WIDTH), layers.GRUCell(SIZE)
@@ -260,7 +264,7 @@ class Stacked(layers.RNNCell):
 
 
 def test_cells_of_cells():
-    """Nest states and outputs; each inner layer has a single set of parameters, and arguments are passed on."""
+    """Check a cell of cells with nested states and outputs, one set of parameters for each layer, and an argument."""
 
     def program(scale):
         x = layers.data("x", [SIZE], lod_level=1)
@@ -296,7 +300,7 @@ def test_inputs_may_be_several():
 
 
 def test_initial_states():
-    """Check shapes and dtypes; the batch size comes from the reference value."""
+    """Check the shapes and dtypes of initial states; the batch size comes from the reference value."""
 
     def program():
         x, ids = layers.data("x", [4, SIZE]), layers.data("ids", [1], "int64")
@@ -360,7 +364,7 @@ def test_mixed_precision_goes_through():
 
 
 def test_a_cell_trains_beside_a_frozen_cell():
-    """Change only the trainable parameters, and compile a step once."""
+    """Check that training lowers the loss, leaves the frozen cell unchanged, and compiles a step once."""
 
     def program():
         x, y = layers.data("x", [SIZE], lod_level=1), layers.data("y", [1])
@@ -402,7 +406,7 @@ class Wrong(layers.RNNCell):
 
 
 def over(cell, start=None, **arguments):
-    """Return a program that runs a cell over sequences, or over the given arrays."""
+    """Return a program function that runs a cell over sequences, or over arrays of the shape `x`."""
 
     def program():
         given = dict(arguments)

@@ -15,7 +15,7 @@ LENGTHS = [(4, 1, 2), (0, 4, 3), (0, 0, 0), (4, 4, 4)]
 
 
 def batch(lengths=(4, 1, 2), *step, high=None, salt=0, time=4):
-    """Return a sequence batch of random steps, with conspicuous values as padding."""
+    """Return a SequenceBatch of random steps, with 99 as padding."""
     rng = np.random.default_rng((salt, *lengths))
     shape = (len(lengths), time, *(step or (2,)))
     data = rng.normal(size=shape).astype("float32") if high is None else rng.integers(0, high, shape)
@@ -37,7 +37,7 @@ def first(build, *values, **named):
 
 
 def constant(build, *values):
-    """Return the output of a layer on constants of the program, for inputs that cannot be fed."""
+    """Return the first output of a layer called with constants, for values that cannot be fed."""
     values = [jax.tree.map(jnp.asarray, v) for v in values]
     return run(lambda: build(*values), {}).outputs[0]
 
@@ -315,7 +315,7 @@ def test_windows_of_images():
 
 
 def test_layers_of_steps_take_nested_sequences():
-    """Apply embedding, fc, normalisation, arithmetic and two poolings, down to a row for each text."""
+    """Check `fc` and `sequence_pool` on nested sequences: words become sentences, and sentences become texts."""
     texts = nested()
 
     def program(value):

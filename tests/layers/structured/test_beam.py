@@ -1,4 +1,4 @@
-"""Beam search: compared with all sequences, and with greedy search."""
+"""Beam search: compared with a list of all hypotheses, with plain Python, and with greedy search."""
 
 import functools
 
@@ -18,7 +18,7 @@ from fluid import errors, layers
 
 @functools.cache
 def searcher(beam, longest, penalty):
-    """Return a compiled search of all rows."""
+    """Return a compiled beam search with the net of `small_decoder.py`, for all rows of a feed."""
 
     def program():
         x, *sizes = weights(0).items()
@@ -48,7 +48,7 @@ def test_a_beam_that_holds_all_finds_the_best(seed, penalty):
         got = hypotheses(outputs, row)
         np.testing.assert_allclose([s for s, _ in got], [s for s, _ in wants], rtol=1e-4, atol=1e-5)
         gaps = np.diff([s for s, _ in wants])
-        if np.all(gaps < -1e-4):  # equal scores may come in any order
+        if np.all(gaps < -1e-4):  # hypotheses with equal scores may have any order
             assert [ids for _, ids in got] == [ids for _, ids in wants]
 
 
@@ -69,7 +69,7 @@ def test_a_beam_of_size_1_is_greedy(seed, penalty):
 
 
 def by_hand(x, w, beam, longest, penalty):
-    """Compute the search in plain Python, without an early end."""
+    """Return the hypotheses `(score, ids)` of a beam search in plain Python, which always runs all steps."""
     live, ended = [(0.0, (), x)], []
     for length in range(1, longest + 1):
         grown = []
@@ -95,7 +95,7 @@ def test_early_end_loses_no_hypothesis_of_narrow_beams(seed, penalty):
 
 
 def test_search_ends_when_no_hypothesis_can_win():
-    """Count the calls of the step, which runs once in each iteration of the loop."""
+    """Check the number of iterations: at most 3 if END is likely from the start, and all 50 if END is unlikely."""
     iterations = []
 
     def program(sure):
@@ -127,7 +127,10 @@ def test_rows_do_not_know_of_each_other():
 
 
 def test_places_without_a_hypothesis():
-    """Rule out two of the ids, so that two steps allow three hypotheses: 1, 2 1 and 2 2."""
+    """Check that beams without a hypothesis have the score -inf.
+
+    The scores rule out two of the ids, so two steps allow only the hypotheses 1, 2 1 and 2 2 for five beams.
+    """
 
     def program():
         x = layers.data("x", shape=[1])
@@ -144,7 +147,7 @@ def test_places_without_a_hypothesis():
 
 
 def test_search_steps_share_layers_with_training():
-    """Teach a net to count down by teacher forcing, and decode; the state is a sequence batch."""
+    """Check that a search uses the parameters of a net trained to count down; its state is a SequenceBatch."""
     names = ("table", "past_w", "past_b", "out_w", "out_b")
 
     def cell(ids, memory):
@@ -174,7 +177,8 @@ def test_search_steps_share_layers_with_training():
         session.run(train_program, {"ids": ids, "following": ids - 1, "memory": memory})
     said, scores, lengths = session.run(infer_program, {"first": ids, "memory": memory})
     assert [said[i, 0, : lengths[i, 0]].tolist() for i in range(7)] == [list(range(n - 1, 0, -1)) for n in range(2, 9)]
-    assert float(np.exp(scores[:, 0]).min()) > 0.5  # the search read probabilities as probabilities
+    # The step returns probabilities, and the search applies no second softmax.
+    assert float(np.exp(scores[:, 0]).min()) > 0.5
 
 
 def test_a_search_beside_a_loss_that_is_minimised():

@@ -17,7 +17,7 @@ from fluid import errors, layers
 
 
 def declared():
-    """Return the net of `small_decoder.py` as feeds, and its initial states."""
+    """Return the weights of the net of `small_decoder.py` as feeds, and its initial states as a feed."""
     x, *sizes = weights(0).items()
     w = {name: layers.data(name, value.shape, append_batch_size=False) for name, value in sizes}
     return w, layers.data(x[0], [WIDTH])
@@ -25,7 +25,7 @@ def declared():
 
 @functools.cache
 def decoder(beam, steps):
-    """Return a compiled search of all rows."""
+    """Return a compiled decoding with `BeamSearchDecoder` and the net of `small_decoder.py`, for all rows of a feed."""
 
     def program():
         w, state = declared()
@@ -38,7 +38,7 @@ def decoder(beam, steps):
 
 
 def by_hand(x, w, beam, steps):
-    """Search in plain Python: `(score, ids, state)`, best first. Ended hypotheses stay in the beam."""
+    """Return `(score, ids, state)`, best first, of a search in plain Python; ended hypotheses stay in the beam."""
     found = [(0.0, (), x)]
     for _ in range(steps):
         grown = []
@@ -63,14 +63,15 @@ def hypotheses(outputs, row):
 
 def assert_found(got, wants):
     np.testing.assert_allclose([s for s, _ in got], [s for s, *_ in wants], rtol=1e-3, atol=1e-4)
-    if np.all(np.diff([s for s, *_ in wants]) < -1e-3):  # equal scores may come in any order
+    # Hypotheses with equal scores may have any order.
+    if np.all(np.diff([s for s, *_ in wants]) < -1e-3):
         assert [ids for _, ids in got] == [ids for _, ids, *_ in wants]
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**16), size=st.sampled_from([(1, 8), (2, 6), (4, 7)]))
 def test_decoder_matches_a_python_beam_search(seed, size):
-    """Compare the ids, and the cell states after the ids."""
+    """Compare ids, scores, and the cell states after the ids with a search in plain Python."""
     w = weights(seed)
     outputs = decoder(*size)(w)
     for row in range(ROWS):
@@ -114,7 +115,7 @@ def test_rows_do_not_know_of_each_other():
 
 
 def test_the_loop_ends_with_the_last_hypothesis():
-    """Count the calls of the cell; results stay unchanged in skipped steps."""
+    """Check that the cell runs three times, until all hypotheses end, and that skipped steps change no result."""
     numbers = []
 
     def program():
@@ -140,7 +141,10 @@ def test_the_loop_ends_with_the_last_hypothesis():
 
 
 def test_places_without_a_hypothesis():
-    """Rule out two of the ids, so that two steps allow three hypotheses: 1, 2 1 and 2 2."""
+    """Check that beams without a hypothesis have the score -inf.
+
+    The scores rule out two of the ids, so two steps allow only the hypotheses 1, 2 1 and 2 2 for five beams.
+    """
 
     def program():
         x = layers.data("x", [1])
@@ -170,7 +174,7 @@ def attentive(words, hidden, beam=None):
 
 
 def test_attended_sequences_have_rows_for_each_hypothesis():
-    """Decode with attention over sequences, and compare with the scores of the decoded ids."""
+    """Check that a decoder with attention over sequences returns the log-probabilities of its ids."""
 
     def search():
         words, hidden = layers.data("words", [WIDTH], lod_level=1), layers.data("hidden", [WIDTH])
@@ -199,11 +203,11 @@ def test_attended_sequences_have_rows_for_each_hypothesis():
 
 
 def test_log_probability_gradient_matches_the_decoded_path():
-    """Treat the log-probability as a sum over the path of a hypothesis, while the winning ids are unchanged."""
+    """Check that the gradient of a log-probability is the gradient of the summed scores along the decoded ids."""
     w = weights(3)
 
     def total(given, said=None):
-        """Sum log-probabilities of the best hypotheses, found by the decoder or scored along given ids."""
+        """Return the sum of the best log-probabilities, from the decoder, or from scores along the ids in `said`."""
         if said is None:
             return jnp.sum(decoder(2, 3)(given)[1][:, 0])
         ids, lengths = said
@@ -226,7 +230,7 @@ def test_log_probability_gradient_matches_the_decoded_path():
 
 @pytest.mark.parametrize("through", ["cell", "output_fn"])
 def test_softmax_outputs_are_used_as_probabilities(through):
-    """Apply no second softmax to the result of a softmax."""
+    """Check that the decoder applies no second softmax if the cell or `output_fn` ends with a softmax."""
 
     def program(softmax):
         w, state = declared()

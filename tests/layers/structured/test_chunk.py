@@ -1,4 +1,4 @@
-"""Chunks and edit distances: compared with plain Python."""
+"""`chunk_eval` and `edit_distance`: compared with plain Python."""
 
 import functools
 
@@ -86,7 +86,7 @@ def test_padded_arrays_and_sequence_batches_agree():
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
 def test_shares_are_exact_over_batches(batch_size):
-    """Compare the weighted means of `test` with the metric that is fed with counts."""
+    """Check that `Trainer.test` returns exact precision, recall and F1 over all batches, with and without a metric."""
     x, y = whole(5, 7, TIME), whole(5, 7, TIME, salt=1)
     y[:, 2:] = x[:, 2:]
 

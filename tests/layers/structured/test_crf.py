@@ -47,7 +47,7 @@ def ragged(lengths, tags, seed, garbage=np.nan):
 
 @functools.cache
 def decoder(tags):
-    """Return costs, best tags and hits of batches of three rows of up to five steps."""
+    """Return a compiled function of arrays and a feed, which returns costs, best tags, and hits of the labels."""
     x, y = ragged([1, 1, 1], tags, 0)
 
     def program():
@@ -78,7 +78,7 @@ def test_cost_and_best_tags_match_an_enumeration(lengths, tags, seed):
 
 @functools.cache
 def differentiated(tags):
-    """Return costs, and gradients of their weighted sum for inputs and transitions."""
+    """Return a compiled function of costs, their weighted sum, and its gradients for inputs and transitions."""
     known = fluid.Program(lambda: cost(*feeds(**dict(zip("xy", ragged([1], tags, 0), strict=True)))))
 
     def total(data, moves, x, y):
@@ -97,7 +97,7 @@ MOVES = real(5, 3, salt="moves")
 
 
 def test_gradients_match_tag_marginals_minus_labels():
-    """Compare with marginals: the log-sum derivative is the frequency of a tag at a step over all sequences."""
+    """Compare gradients with marginals, the shares of tag sequences with a tag at a step, minus the labels."""
     x, y = ragged([3, 1], 3, 5)
     _, of_x, of_moves = gradients(x, y, MOVES)
     want_x, want_moves = np.zeros(x.shape), np.zeros((5, 3))
@@ -160,7 +160,7 @@ def test_padded_arrays_and_sequence_batches_agree():
 
 
 def test_scores_that_are_far_apart():
-    """Use scores whose float32 exponentials are 0 or infinite."""
+    """Check that costs and gradients are finite if float32 exponentials of the scores are 0 or infinite."""
     x, y = ragged([3], 3, 1)
     x = x.with_data(x.data * 200)
     moves = MOVES * 300
@@ -188,7 +188,7 @@ def test_a_batch_of_nothing():
 
 
 def test_crf_learns_transitions_between_tags():
-    """Learn tags in fixed rotation, where the inputs only hint at the first tag."""
+    """Check that a CRF learns that tags rotate, and so finds more tags than the noisy inputs alone show."""
     rng = np.random.default_rng(0)
     first = rng.integers(0, 3, [200, 1])
     tags = (first + np.arange(6)) % 3

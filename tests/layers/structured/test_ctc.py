@@ -20,12 +20,12 @@ TIME, LABELS = 5, 3
 
 
 def merged(path, blank):
-    """Return the label of a path of one class per step."""
+    """Return the label of `path`, which has a class for each step: without repetitions and blanks."""
     return [k for k, _ in itertools.groupby(path) if k != blank]
 
 
 def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
-    """Return logits and labels, padded with garbage."""
+    """Return random logits and labels of these lengths as SequenceBatches, padded with `garbage`."""
     rng = np.random.default_rng(seed)
     x = np.full((len(times), TIME, classes), garbage, "float32")
     y = np.full((len(times), LABELS, 1), -9 if np.isnan(garbage) else 0)
@@ -38,7 +38,7 @@ def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
 
 @functools.cache
 def differentiated(classes, blank, norm_by_times=False):
-    """Return costs, and the gradient of their weighted sum."""
+    """Return a compiled function of costs, their weighted sum, and its gradient for the logits."""
     x, y = ragged([1], [1], classes, blank, 0)
     known = fluid.Program(lambda: layers.warpctc(*feeds(x=x, y=y), blank=blank, norm_by_times=norm_by_times))
 
@@ -81,7 +81,7 @@ def test_cost_sums_over_all_alignments(times, lengths, blank, seed):
 
 
 def padded_costs(x, y, times, lengths, **options):
-    """Return costs of logits `[batch, time, classes]`, transposed to time first for warpctc."""
+    """Return the costs of logits `[batch, time, classes]`, which `warpctc` reads as arrays with time first."""
     return layers.warpctc(jnp.swapaxes(x, 0, 1), y, input_length=times, label_length=lengths, **options)[:, 0]
 
 
@@ -146,7 +146,8 @@ def test_extreme_and_infinite_logits_have_finite_gradients():
     want = optax.ctc_loss(shifted, np.zeros((2, 5)), y.data[..., 0], np.zeros((2, 3)))
     np.testing.assert_allclose(costs, want, rtol=1e-5)
     assert np.isfinite(slopes).all()
-    never = x.with_data(np.where(np.arange(4) == 0, -np.inf, x.data))  # no blank, so repetitions are impossible
+    # The blank has the probability 0, so labels with repetitions are impossible.
+    never = x.with_data(np.where(np.arange(4) == 0, -np.inf, x.data))
     y.data[:, :, 0] = [[1, 2, 3], [1, 1, 2]]
     costs, slopes = gradients(never, y)
     said = [p for p in itertools.product(range(1, 4), repeat=5) if merged(p, 0) == [1, 2, 3]]

@@ -27,7 +27,7 @@ def words(*lengths, size=SIZE):
 
 
 def test_teacher_forcing_is_a_recurrence():
-    """Compare outputs, states and gradients with `rnn` over sequences."""
+    """Check that decoding with a TrainingHelper has the outputs, states and gradients of `rnn` over sequences."""
 
     def program(decode):
         x, h = layers.data("x", [SIZE], lod_level=1), layers.data("h", [WIDTH])
@@ -68,7 +68,7 @@ def test_teacher_forcing_is_a_recurrence():
 
 @functools.cache
 def adder(impute, bound, time_major):
-    """Return a compiled decoding over arrays, whose state is the sum of its inputs."""
+    """Return a compiled function that decodes arrays; the decoder's state is the sum of its inputs."""
 
     def program():
         x, n = layers.data("x", [5, SIZE]), layers.data("n", [1], "int64")
@@ -92,7 +92,7 @@ def adder(impute, bound, time_major):
     time_major=st.booleans(),
 )
 def test_decoding_runs_until_all_rows_finish(lengths, impute, bound, time_major):
-    """Run all rows until the last row finishes, or freeze finished states; skipped steps are zeros."""
+    """Check that rows run until the last row finishes, unless `impute` freezes them; skipped outputs are zeros."""
     x = real(3, 5, SIZE)
     said, last, counts = adder(impute, bound, time_major)({"x": x, "n": np.array(lengths)[:, None]})
     steps = 5 if bound is None else min(5, bound + 1)
@@ -110,7 +110,7 @@ def test_decoding_runs_until_all_rows_finish(lengths, impute, bound, time_major)
 
 @pytest.mark.parametrize("time_major", [False, True])
 def test_sequences_are_their_rows(time_major):
-    """Vary the padding: no row depends on the lengths of other rows."""
+    """Check that a row decodes as it does alone, with NaN as padding and rows of other lengths beside it."""
 
     def program():
         x = layers.data("x", [SIZE], lod_level=1)
@@ -135,7 +135,7 @@ def test_sequences_are_their_rows(time_major):
 
 @functools.cache
 def speaker(steps):
-    """Return a compiled greedy decoding of the net in `small_decoder.py`."""
+    """Return a compiled function that decodes greedily with the net of `small_decoder.py`."""
 
     def program():
         x, *sizes = weights(0).items()
@@ -167,7 +167,7 @@ def test_greedy_decoding_returns_the_best_ids(seed):
 
 
 def test_steps_after_the_end_are_not_run():
-    """Count the calls of the step; the loop has a gradient, which covers the executed steps."""
+    """Check that the loop runs only the three steps until all rows end, and that its gradient is correct."""
     numbers = []
 
     def program():
@@ -197,7 +197,7 @@ def test_steps_after_the_end_are_not_run():
 
 
 def sampler(softmax, **arguments):
-    """Return a program that draws ids from fixed probabilities."""
+    """Return a program function that draws 40 ids for each row, all with the same probabilities."""
 
     def program():
         logits = layers.data("logits", [IDS])
@@ -218,7 +218,7 @@ def test_sampled_ids_follow_their_probabilities(softmax, temperature):
     ids = np.asarray(run(program, {"logits": np.tile(logits, (200, 1))}).outputs[0])
     wanted = np.exp(logits / (temperature or 1))
     wanted /= wanted.sum()
-    # 8000 draws: the tolerance is four standard deviations of each count.
+    # There are 8000 draws, so the tolerance is four standard deviations of each share.
     np.testing.assert_allclose(np.bincount(ids.ravel()) / ids.size, wanted, atol=4 * 0.5 / np.sqrt(ids.size))
     follows = np.mean(ids[:, 1:] == ids[:, :-1])
     assert abs(follows - np.sum(wanted**2)) < 0.03, "a step draws as the one before did"
@@ -234,7 +234,7 @@ def test_a_seed_fixes_the_draws():
 
 
 class Scheduled(layers.TrainingHelper):
-    """A helper with teacher forcing in even steps, and its outputs as inputs in odd steps."""
+    """A helper that passes given inputs to even steps, and ten times the previous outputs to odd steps."""
 
     def next_inputs(self, time, outputs, states, sample_ids):
         finished, inputs, states = super().next_inputs(time, outputs, states, sample_ids)
@@ -272,7 +272,7 @@ def test_a_custom_decoder_chooses_the_next_input():
 
 
 def test_layers_before_and_inside_the_loop_share_parameters():
-    """Share the embedding of the start with the ids, whatever number of layers is named between."""
+    """Check that `embed` has the same parameters for the start ids, before the loop, and for ids inside the loop."""
     norms = []
 
     def program():
@@ -327,7 +327,7 @@ def test_dropout_draws_anew_in_each_step():
 
 
 def test_a_decoder_inside_a_loop():
-    """Decode inside a loop: here for each of two contexts, one after the other."""
+    """Check a decoder inside a scan over two contexts: equal contexts have equal results, with one embedding table."""
 
     def program():
         contexts = layers.data("contexts", [2, WIDTH])
@@ -349,7 +349,7 @@ def test_a_decoder_inside_a_loop():
 
 
 def seq2seq(teach):
-    """Return a program that learns to count down, or a program that decodes the result."""
+    """Return a program function that trains a net to count down, or, if `teach` is False, decodes with the net."""
 
     def program():
         first = layers.data("first", [1], "int64")
@@ -394,7 +394,7 @@ def test_decoders_reproduce_the_taught_sequences():
 
 
 class Broken(Halving):
-    """A decoder in which a method returns a wrong value."""
+    """A decoder in which `initialize` or `step` returns a wrong value."""
 
     def __init__(self, **wrong):
         self.wrong = wrong

@@ -12,7 +12,7 @@ from fluid import errors, layers
 
 IDS, WIDTH, HEADS, END = 11, 8, 2, 0
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 3]]
-# Logits of a next id that does not depend on the text.
+# These are the logits of the next id in tests where the next id does not depend on the text.
 LOGITS = np.array([0.3, 2.0, -1.0, 1.2, 0.0, 2.1], "float32")
 
 
@@ -51,7 +51,7 @@ def generated(prompts, seed=None, **arguments):
 
 
 def scores_of(text):
-    """Return the scores after a text, computed in NumPy from all of its ids."""
+    """Return the scores of the next id after a text, computed in NumPy from all ids of the text."""
     x = PARAMS["table"][np.array(text)]
     query, key, value = (np.stack(np.split(x @ PARAMS[f"w_{i}"], HEADS, axis=1)) for i in range(3))
     products = query @ key.transpose(0, 2, 1) / np.sqrt(WIDTH // HEADS)
@@ -124,7 +124,7 @@ def constant(ids, state):
 
 
 def shares(rows=4096, feed=None, **arguments):
-    """Return the share of each id among the drawn ones."""
+    """Return the share of each id among `rows` drawn ids."""
 
     def drawing():
         prompt = layers.data("prompt", shape=[1], dtype="int64")

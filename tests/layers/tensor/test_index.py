@@ -1,4 +1,4 @@
-"""Elements written and selected, padding, and facts of values: compared with NumPy."""
+"""Layers that scatter, select, pad or describe values: compared with NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ X, ROWS = real(5, 3), real(4, 3, salt=1)
 def test_scatter_overwrites():
     want = X.copy()
     want[[3, 0, 4]] = ROWS[[0, 1, 3]]
-    ids = np.array([3, 0, 7, 4])  # the third index is out of range
+    ids = np.array([3, 0, 7, 4])  # the third index is out of range, so its row is ignored
     check(lambda x, i, u: layers.scatter(x, i, u), want, x=X, i=ids, u=ROWS)
 
 

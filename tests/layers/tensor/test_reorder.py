@@ -1,4 +1,4 @@
-"""Elements repeated, reversed, rolled, selected and counted: compared with NumPy."""
+"""Layers that repeat, reverse, roll, select, sort or count elements: compared with NumPy."""
 
 import jax.numpy as jnp
 import numpy as np

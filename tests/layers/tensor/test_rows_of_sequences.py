@@ -1,4 +1,4 @@
-"""Rows of sequence batches: concatenated, and gathered by index."""
+"""`concat` and `gather` on rows of sequence batches: compared with lists of rows."""
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ LENGTHS = st.lists(st.integers(0, 4), min_size=2, max_size=2)
 
 
 def batch(lengths, time, salt=0):
-    """Return sequences of two-number steps, with garbage as padding."""
+    """Return a SequenceBatch of random steps of two numbers, with NaN as padding."""
     data = np.random.default_rng([salt, *lengths]).normal(size=(len(lengths), time, 2)).astype("float32")
     data[np.arange(time)[None] >= np.array(lengths)[:, None]] = np.nan
     return fluid.SequenceBatch(data, np.array(lengths, "int32"))

@@ -1,4 +1,4 @@
-"""Shapes, arithmetic, names and created parameters."""
+"""Values of a program: tests of shapes, arithmetic, indices, names and created parameters."""
 
 import jax
 import jax.numpy as jnp

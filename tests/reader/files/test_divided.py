@@ -32,7 +32,7 @@ def patterns(tmp_path_factory):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Count the bytes that are read from each opened file."""
+    """Return a counter of the bytes that are read from each opened file, by file name."""
     counts = Counter()
     original = listing.File.open
 
@@ -48,7 +48,7 @@ def opened(monkeypatch):
 
 
 class _Counting:
-    """A file that counts the bytes that are read."""
+    """A file that reports the number of bytes of each `read` to a function."""
 
     def __init__(self, stream, tell):
         self._stream = stream
@@ -64,7 +64,7 @@ class _Counting:
 
 
 def of_process(made, wanted, state=None):
-    """Return the minibatches that one process reads, as ids of its rows."""
+    """Return the ids of the rows that one process reads, as a list for each minibatch."""
     source = minibatches(made)
     source.divide(wanted)
     if state is not None:
@@ -77,7 +77,7 @@ def whole(made):
 
 
 def check_processes(make, size, processes, done):
-    """Check that the processes read after a position the rows that a single process reads."""
+    """Check that all processes, after `done` minibatches, read their shares of the minibatches of a single process."""
     expected = whole(reader.batch(make(), size))
     done = min(done, len(expected) - 1)
     alone = reader.batch(make(), size)
@@ -133,7 +133,8 @@ def test_files_without_rows_of_a_process_stay_closed(tmp_path, opened):
     pattern = written_files.write(tmp_path, "npz", [2] * 8)
     for index in range(2):
         rows = reader.files(pattern)
-        next(rows()).clear()  # reads the metadata of the files before counting
+        # This first row reads the metadata of the files, which the counter must not contain.
+        next(rows()).clear()
         opened.clear()
         of_process(reader.batch(rows, 8), share(index, 2))
         mine = [index * 2, index * 2 + 1, index * 2 + 4, index * 2 + 5]
@@ -141,7 +142,7 @@ def test_files_without_rows_of_a_process_stay_closed(tmp_path, opened):
 
 
 def dealt(rows, parts, size):
-    """Return minibatches with as many rows of each list; the last minibatch takes the remaining rows."""
+    """Split `rows` into parts; return minibatches with equally many rows of each part, and a last one with the rest."""
     parts = [list(map(int, part)) for part in np.array_split(rows, parts)]
     share = size // len(parts)
     found = []

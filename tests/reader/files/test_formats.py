@@ -25,7 +25,7 @@ few = settings(max_examples=25, deadline=None)
 
 
 def plain(value):
-    """Convert a value with arrays to lists and numbers."""
+    """Return a value with all arrays and NumPy numbers in it converted to lists and Python numbers."""
     if isinstance(value, dict):
         return {name: plain(v) for name, v in value.items()}
     if isinstance(value, list | np.ndarray):
@@ -180,7 +180,7 @@ def test_arrow_values_equal_to_pylist(data, count, low):
     if found:
         assert found[0]["fixed of fixed"].shape == (3, 2)
         assert found[0]["list"].dtype == np.int32
-        found[0]["fixed"][0] = 7  # rows can be written to
+        found[0]["fixed"][0] = 7  # the arrays of a row are writable
         assert found[0]["fixed"][0] == 7
 
 
@@ -212,7 +212,7 @@ def test_webdataset_accepts_folders_and_absent_fields(tmp_path):
 
 
 def test_tar_members_are_not_kept_in_memory(tmp_path, monkeypatch):
-    """Drop the records that tarfile keeps of every member: an archive may have millions."""
+    """Check that tarfile's records of earlier members are dropped, because an archive may have millions of members."""
     kept = []
 
     class Counted(tarfile.TarFile):

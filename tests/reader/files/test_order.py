@@ -95,7 +95,7 @@ def test_the_order_is_keyed_by_seed_and_epoch(patterns):
 
 
 def test_a_late_file_does_not_change_the_order(patterns, monkeypatch):
-    """Delay each file until the next file is being read."""
+    """Check the order of rows while each file opens only after the next file."""
     begun = {}
     opened = listing.File.open
     lock = threading.Lock()
@@ -157,7 +157,7 @@ def test_a_restored_pass_skips_files_before_its_position(patterns, monkeypatch):
             yield stream
 
     rows = reader.files(patterns["npz"], parallel=1)
-    assert len(list(rows())) == TOTAL  # counts the rows of each file
+    assert len(list(rows())) == TOTAL  # the first pass counts the rows of each file
     rows.restore({**rows.state(), "epoch": 0, "given": TOTAL - 3})
     monkeypatch.setattr(listing.File, "open", noted)
     assert ids(rows) == [TOTAL - 3, TOTAL - 2, TOTAL - 1]
@@ -187,7 +187,7 @@ def test_restoring_a_position_over_changed_files_is_refused(change, tmp_path):
         changed.unlink()
     else:
         written_files.csv(changed, written_files.rows_of(3, 3))
-        os.utime(changed, (1, 1))  # of the same size; only the date differs
+        os.utime(changed, (1, 1))  # the new file has the same size, and only its date differs
     with pytest.raises(errors.ArgumentError, match=rf"'{changed.name}' is new, gone, or has another .*start anew"):
         make().restore(state)
 
@@ -247,7 +247,7 @@ sys.exit(3)
 
 @pytest.mark.slow
 def test_python_ends_while_files_are_read(tmp_path):
-    """Check the exit code: a thread inside pyarrow at the end of Python would crash the process."""
+    """Check the exit status, because a thread that is inside pyarrow while Python ends would crash the process."""
     found = []
     for format in ("parquet", "csv"):
         (tmp_path / format).mkdir()

@@ -107,7 +107,7 @@ def test_the_end_of_python_waits_a_limited_time(monkeypatch):
 
 
 def test_ending_python_waits_for_reads_on_slow_disks(pattern, monkeypatch):
-    """Wait without a limit for a thread inside pyarrow."""
+    """Check that the end of Python waits without a time limit for a thread inside pyarrow."""
     begun, released = threading.Event(), threading.Event()
     opened, join, first = listing.File.open, threading.Thread.join, first_file(pattern).name
 

@@ -1,4 +1,4 @@
-"""Names of Fluid's `contrib`: compared with NumPy and with program functions."""
+"""Functions of Fluid's `contrib`: results equal NumPy and program functions."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def gru_step(x, states, params):
 
 
 def by_hand(step, params, init, lengths):
-    """Run a stack of bidirectional layers over X; `params` and `init` are by layer and direction."""
+    """Run bidirectional recurrent layers over X in NumPy; `params[layer][direction]` and `init[layer][direction]`."""
     outputs, last = [], {}
     for way in (0, 1):
         x = X
@@ -138,7 +138,7 @@ def test_decorated_optimizers_train_in_half_precision():
             assert len(pairs) == 4 and scope_value("fc_0.w_0").dtype == "float32"
             trained.append(found)
     losses = [[float(results[0]) for results in found] for found in trained]
-    # The first step overflows at the initial loss scale, and changes nothing.
+    # In half precision, the first step overflows at the initial loss scale and changes nothing, so losses lag one step.
     np.testing.assert_allclose(losses[1], [losses[0][0], *losses[0][:-1]], rtol=0.01)
     assert losses[1][0] != losses[0][0]
     assert [results[1].dtype for results in (trained[0][0], trained[1][0])] == ["float32", "float16"]
@@ -155,7 +155,7 @@ def test_halves_of_a_decorated_minimize():
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         before = [scope_value("fc_0.w_0"), scope_value("fc_0.b_0")]
-        for _ in range(8):  # the first steps find the loss scale
+        for _ in range(8):  # the first steps may overflow until the loss scale is small enough
             exe.run(main, {"x": np.ones((2, 4), "float32"), "y": np.ones((2, 1), "float32")})
         assert (before[0] != scope_value("fc_0.w_0")).any() and (before[1] == scope_value("fc_0.b_0")).all()
 

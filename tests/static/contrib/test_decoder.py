@@ -1,4 +1,4 @@
-"""Decoders of Fluid's `contrib.decoder`: compared with a DynamicRNN and a search by hand."""
+"""Decoders of Fluid's `contrib.decoder`: results equal a DynamicRNN and a beam search in Python."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def started(startup):
 
 
 def searched(net, states, likes_to_end, feed=()):
-    """Build a decoder, run it with random weights, and return the sentences by source, and the weights."""
+    """Run a decoder with random weights; return the sentences and scores of each source, and the weights."""
     draw = np.random.default_rng(1)
     with fresh() as (main, startup):
         ids = pd.data("ids", shape=[1], dtype="int64", lod_level=2)

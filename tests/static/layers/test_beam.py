@@ -1,4 +1,4 @@
-"""Decoder of chapter 8 of the book of 2018: compared with a plain search over lists."""
+"""The decoder of chapter 8 of the PaddlePaddle book of 2018: results equal a beam search over lists in Python."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ END = 1
 
 
 def decoder(context, beam_size, max_length, by_switch=False):
-    """Build the decoder as in the book, or with a Switch, as in the chapter of 2018."""
+    """Build the decoder of the book; `by_switch` builds the variant that ends its loop by a Switch."""
     array_len = pd.fill_constant(shape=[1], dtype="int64", value=max_length)
     counter = pd.zeros(shape=[1], dtype="int64", force_cpu=True)
 
@@ -69,7 +69,7 @@ def decoder(context, beam_size, max_length, by_switch=False):
 
 
 def by_hand(state, weights, beam_size, max_length):
-    """Return the sentences of a source, each `(ids, score)`, best first."""
+    """Search in Python from the initial state of one source; return the sentences as `(ids, score)`, best first."""
     rows = [([START], 0.0, state)]
     for _ in range(max_length):
         found = []
@@ -141,7 +141,7 @@ def test_a_search_outside_a_loop_is_refused():
 
 
 def test_variables_that_a_search_assigns():
-    """Assign remembered variables, as decoders of Transformers did: rows are repeated, and sources stay separate."""
+    """Assign the state of a search to outer variables, as Transformers of 2018 do; sources stay separate."""
     draw = np.random.default_rng(7)
     encoded = draw.normal(size=(3, 4, WIDTH)).astype("float32")
     beam_size = 3

@@ -1,4 +1,4 @@
-"""Blocks that assign: compared with equal computations in Python."""
+"""Blocks that assign variables, such as While and Switch: results equal the same computation in Python."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fluid.static import layers
 
 
 def run(main, startup, fetch, feed=None, turns=1):
-    """Return the results of the last of several runs."""
+    """Run the main program `turns` times, and return the results of the last run as lists."""
     exe = fluid.Executor(fluid.CPUPlace())
     exe.run(startup)
     for _ in range(turns):
@@ -104,7 +104,7 @@ def test_changing_loop_limits_require_max_length():
 
 
 def test_a_nested_loop_with_an_outer_condition_runs():
-    """Loop over the steps of two arrays, as in the tests of programs for Fluid."""
+    """Add up rows by a While inside a While, as a test of Fluid does; both conditions are made outside the loops."""
     x = np.random.default_rng(2).normal(size=(3, 4)).astype("float32")
     with fresh() as programs:
         i, j = layers.zeros([1], "int64"), constant(1, "int64")
@@ -131,7 +131,7 @@ def test_a_nested_loop_with_an_outer_condition_runs():
 
 
 def test_gradients_through_a_loop():
-    """Compare a recurrence with a shared weight, and its gradient, with numbers by hand."""
+    """Compare a recurrence with a shared weight, and the gradient of this weight, with a computation in NumPy."""
     x = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
     with fresh() as (main, startup):
         i = layers.zeros(shape=[1], dtype="int64")
@@ -173,7 +173,7 @@ def test_switch_takes_the_first_true_case(x, wanted):
 
 
 def test_a_switch_inside_a_loop():
-    """Double a value up to a limit, with the state in an array whose index only a single branch changes."""
+    """Double a value up to a limit; only one branch of the Switch writes the new value and increments its index."""
     with fresh() as programs:
         x = layers.data("x", shape=[1], append_batch_size=False)
         counter = layers.zeros([1], "int64")
@@ -227,7 +227,7 @@ def test_assignments_outside_of_blocks():
 
 
 def test_results_that_are_stored_in_given_variables():
-    """Pass the variables by keyword and by position, as in Fluid."""
+    """Pass the variable for a result by keyword and by position, as in Fluid; the layer returns this variable."""
     with fresh() as programs:
         x, y = constant(2.0), constant(3.0)
         cond = layers.less_than(x, y)
@@ -286,7 +286,7 @@ def test_step_counters_advance_only_in_training_runs():
 
 
 def test_a_parameter_is_assigned():
-    """Assign the slow copy of a net, from which other nets learn."""
+    """Copy one parameter to another in a second program, as for a target network."""
     with fresh() as (main, startup):
         x = layers.data("x", shape=[2])
         loss = layers.mean(layers.fc(x, size=1, param_attr="fast", bias_attr=False))
@@ -385,7 +385,7 @@ def test_a_block_in_a_program_function_is_refused():
 
 
 def of_trainers(library, guess):
-    """Return the losses of a Trainer whose function calls `guess`, and its Inferencer's predictions, on fixed rows."""
+    """Train a net `guess` on fixed rows; return the losses of the Trainer and the predictions of an Inferencer."""
     rows = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 
     def infer_program():

@@ -1,4 +1,4 @@
-"""Recorded programs without labels: results that do not depend on a label need none."""
+"""Recorded programs that run without labels: a result that does not depend on the label does not need it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""User layers of `LayerHelper` and `block.append_op`: compared with NumPy."""
+"""Layers that users write with `LayerHelper` and `block.append_op`: results equal NumPy."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fluid.static.layer_helper import LayerHelper
 X = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
 Y = np.abs(X[::-1]) + 0.5
 
-# Type, inputs, attributes, and the result.
+# Each entry: the type of an op, its inputs, its attributes, and its expected result.
 OPS = [
     ("scale", {"X": X}, {"scale": 2.0, "bias": 1.0, "bias_after_scale": False}, (X + 1) * 2),
     ("elementwise_add", {"X": X, "Y": Y}, {"axis": -1}, X + Y),
@@ -53,7 +53,7 @@ def test_an_appended_op_computes_its_layer(type, inputs, attrs, wanted):
 
 
 def fully_connected(input, size, param_attr=None, bias_attr=None, act=None, name=None):
-    """Copy Fluid's `fc`, as programs do to change a line."""
+    """Build a copy of Fluid's `fc`; programs copy `fc` to change one of its lines."""
     helper = LayerHelper("fc", **locals())
     products = []
     for x, attr in helper.iter_inputs_and_params():

@@ -1,4 +1,4 @@
-"""Number of layer traces until the first step of a recorded program."""
+"""Traces of layers: a recorded program traces each layer a fixed number of times until the first step."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ X = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
 
 @pytest.fixture
 def traced():
-    """Provide a user layer, `traced.layer`, and its number of calls, `traced.count`."""
+    """Return an object with a user layer, `layer`, and the number of calls of this layer, `count`."""
 
     class Traced:
         count = 0
@@ -57,4 +57,6 @@ def test_grouped_convolutions_are_tried_in_their_plain_form(monkeypatch):
     monkeypatch.setattr(jax.lax, "conv_general_dilated", lambda *a, **k: made.append(1) or convolve(*a, **k))
     with fresh():
         y = layers.conv2d(layers.data("x", shape=[64, 6, 6]), num_filters=64, filter_size=3, padding=1, groups=16)
-    assert (y.shape, len(made)) == ((-1, 64, 6, 6), 2)  # training on a CPU has a value for each block of channels
+    # The layer is tried at two batch sizes, with one convolution each. For training on a CPU, a grouped convolution
+    # becomes one convolution for each block of channels.
+    assert (y.shape, len(made)) == ((-1, 64, 6, 6), 2)

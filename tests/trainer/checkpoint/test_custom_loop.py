@@ -1,4 +1,4 @@
-"""Checkpoints of a custom loop: an interrupted or killed loop continues and ends with the same bits."""
+"""Checkpoints of a custom loop: an interrupted or killed loop continues, and ends with the bits of a whole loop."""
 
 import logging
 import pathlib
@@ -29,7 +29,7 @@ def held(session):
 
 
 class Count:
-    """A user object with a state."""
+    """An object of a user whose state, a number, belongs to the checkpoint."""
 
     def __init__(self):
         self.number = 0
@@ -42,7 +42,7 @@ class Count:
 
 
 def loop(folder, num_epochs=3, after=lambda done: None, parts=(), **options):
-    """Run a loop that calls `after` after each step; return its Session and its Checkpoint."""
+    """Train in a custom loop that calls `after(steps done)` after each step; return the Session and the Checkpoint."""
     session = fluid.Session(minimised, seed=3)
     shuffled = fluid.reader.arrays((X, Y), batch_size=8, shuffle=True)
     feeds = fluid.reader.prefetch(shuffled, session)
@@ -61,7 +61,7 @@ def steps(folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return the arrays after an uninterrupted loop."""
+    """Return the state of the Session after an uninterrupted loop, as arrays by name."""
     return held(loop(tmp_path_factory.mktemp("whole"))[0])
 
 
@@ -177,7 +177,8 @@ def test_killed_loop_resumes_to_the_same_bits(tmp_path):
     ended = trainer_to_kill.digest(custom_loop_to_kill.train(tmp_path / "whole", said.append))
     command = [sys.executable, str(pathlib.Path(custom_loop_to_kill.__file__)), str(tmp_path / "killed")]
     heard = {}
-    for after in (11, None):  # the process is killed after this number of lines
+    # The first process is killed after it has printed 11 lines; the second process runs to its end.
+    for after in (11, None):
         lines = []
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as mine:
             for line in mine.stdout:

@@ -1,4 +1,4 @@
-"""The rows of tests/FAULTS.md: each fault raises a clear error, or training survives the fault."""
+"""Faults of training and its checkpoints, by row of tests/FAULTS.md: a clear error, or training survives the fault."""
 
 import inspect
 import itertools
@@ -25,7 +25,7 @@ from fluid.checkpoint.folder import Folder
 from fluid.serving import Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# `make soak` flips every byte; the ordinary suite flips every 61st byte.
+# The distance between two flipped bytes of a file: 61 by default, to save time; 1 in `make soak`, to flip every byte.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "61"))
 NAMES = {"fc_0.b_0", "fc_0.w_0", "@step", "@root"}
 
@@ -47,7 +47,7 @@ def names_in(folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Return a folder with the undamaged checkpoints 2, 4 and 6, and the state at each step."""
+    """Return a folder with undamaged checkpoints of the steps 2, 4 and 6, and a dict of the states by step."""
     folder, states = tmp_path_factory.mktemp("trained"), {}
     mine = trainer(folder, config={"step_interval": 2})
 
@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def copied(trained, tmp_path):
-    """Return a copy of the folder of `trained`, which a test may damage, and the states."""
+    """Return a copy of the checkpoint folder of `trained`, which a test may damage, and the states of `trained`."""
     return pathlib.Path(shutil.copytree(trained[0], tmp_path / "copied")), trained[1]
 
 
@@ -77,7 +77,8 @@ def test_row_03_exception_passes_unchanged_and_checkpoints_stay_whole(tmp_path):
         folder = tmp_path / str(number)
         with pytest.raises(ZeroDivisionError) as caught:
             trainer(folder, config={"step_interval": 2}).train(reader, event_handler=handler)
-        assert caught.value is error and len(error.__notes__) == 1  # of the reader: the failed minibatch
+        # The only note is from the failing reader, and names its minibatch; the failing handler adds no note.
+        assert caught.value is error and len(error.__notes__) == 1
         assert names_in(folder) == ["2", "4"] and Folder(folder).flaw(4) is None
         with Folder(folder).locked():
             pass
@@ -157,7 +158,7 @@ def test_row_09_out_of_memory_error_names_the_remedy(tmp_path):
 
     def reader():
         yield (np.ones((8, 1), "float32"),)
-        yield (np.ones((3_000_000, 1), "float32"),)  # 36 TB of pairs
+        yield (np.ones((3_000_000, 1), "float32"),)  # `pairs` needs a matrix of 36 TB for these rows
 
     mine = trainer(tmp_path, pairs, config={"step_interval": 1})
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED|[Oo]ut of memory") as caught:
@@ -204,7 +205,7 @@ def test_row_12_reading_thread_exception_reaches_the_caller(tmp_path):
         mine.train(fluid.reader.buffered(breaking, 4))
     assert "breaking" in [f.name for f in traceback.extract_tb(caught.tb)]
     assert threading.active_count() == before
-    mine.train(fluid.reader.buffered(lambda: iter(arrays()), 4))  # continues after the two minibatches
+    mine.train(fluid.reader.buffered(lambda: iter(arrays()), 4))  # continues after the two trained minibatches
     assert int(mine.session.scope.step) == 6
 
 
@@ -264,7 +265,7 @@ def files_of(folder):
 
 
 def damages(path):
-    """Yield a function for each way to damage a file."""
+    """Yield seven functions without arguments, each of which damages the file `path` in a different way."""
     whole = path.read_bytes()
     yield lambda: path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     yield lambda: path.write_bytes(whole[: len(whole) // 2])
@@ -334,7 +335,7 @@ def test_row_23_all_damaged_checkpoints_raise_at_construction(copied):
     folder, _ = copied
     for step in ("2", "4", "6"):
         (folder / step / "meta.json").write_text("{}")
-    for _ in range(2):  # a second start behaves like the first
+    for _ in range(2):  # the second Trainer raises the same error as the first
         with pytest.raises(errors.CheckpointError, match="no checkpoint .* is whole") as caught:
             trainer(folder)
         for step in (2, 4, 6):
@@ -384,7 +385,7 @@ def test_row_25_failed_save_is_reported_and_next_save_works(tmp_path, caplog, mo
     mine = trainer(tmp_path, config={"step_interval": 2, "max_num_checkpoints": 1})
     mine.train(arrays(), num_epochs=2)
     assert re.findall("checkpoint (.) failed: OSError: .*Input/output", caplog.text) == ["4", "6"]
-    assert caplog.text.count("in writing") == 2  # the message says in which part the save failed
+    assert caplog.text.count("in writing") == 2  # the traceback of each failed save is logged
     assert names_in(tmp_path) == ["12", "4.writing", "6.writing"]
     trainer(tmp_path)
     assert names_in(tmp_path) == ["12"]
@@ -398,7 +399,8 @@ def test_row_25_late_writes_of_a_failed_save_are_removed(tmp_path, monkeypatch):
         path.mkdir()
         raise OSError(28, "No space left on device")
 
-    def still_writing(path, **options):  # as TensorStore does, which also recreates a removed folder
+    # TensorStore may write a file to a folder while the folder is removed, and may create a removed folder again.
+    def still_writing(path, **options):
         (begun[-1] / "late").touch()
         rmdir(path, **options)
 
@@ -410,7 +412,7 @@ def test_row_25_late_writes_of_a_failed_save_are_removed(tmp_path, monkeypatch):
             for _ in range(2):
                 with pytest.raises(OSError, match="No space left"):
                     folder.write(4, {"w": np.ones(3)}, {})
-        assert len(set(begun)) == 2  # late writes reach no later save
+        assert len(set(begun)) == 2  # each save has a new folder, which late writes of an older save do not reach
         assert [path.name for path in begun if path.exists()] == names_in(tmp_path) == [begun[1].name]
         folder.write(6, {"w": np.ones(3)}, {})
         assert names_in(tmp_path) == ["6"]
@@ -423,7 +425,7 @@ def test_row_26_unusable_folder_raises_checkpoint_error(kind, tmp_path, monkeypa
     place = tmp_path / "place"
     if kind != "read-only":
         place.write_text("no folder")
-    else:  # the superuser can write everywhere, so file permissions would test nothing
+    else:  # `open` is replaced, because the superuser can also write to a read-only folder
 
         def refuse(*_, **__):
             raise PermissionError(13, "Permission denied")
@@ -501,7 +503,7 @@ def test_row_28_saves_never_overlap_and_all_are_made(tmp_path, monkeypatch):
 def test_row_29_best_and_newest_checkpoints_are_kept(tmp_path):
     def batches():
         for i, (x, y) in enumerate(arrays()):
-            yield x, y + (0 if i == 2 else 50)  # the third loss is by far the smallest
+            yield x, y + (0 if i == 2 else 50)  # the third minibatch has by far the smallest loss
 
     config = {"step_interval": 1, "max_num_checkpoints": 1, "keep_best": ("loss", "min")}
     mine = trainer(tmp_path, config=config)
@@ -547,7 +549,7 @@ def test_row_30_going_back_sets_newer_steps_aside(copied, caplog):
     mine = trainer(folder, config={"step_interval": 2})
     mine.restore(2)
     assert_equal(state(mine), states[2])
-    assert names_in(folder) == ["2", "4", "6"]  # restoring changes no file before training
+    assert names_in(folder) == ["2", "4", "6"]  # `restore` changes no file; only the next training does
     mine.train(arrays())
     assert names_in(folder) == ["2", "4", "4.undone", "6", "6.undone"]
     assert_equal(state(trainer(folder)), states[6])
@@ -562,7 +564,7 @@ def test_row_30_going_back_sets_newer_steps_aside(copied, caplog):
 
 
 def test_row_32_checkpoint_of_older_version_is_restored(tmp_path):
-    """Restore `tests/data/checkpoint`, which version 0.1 wrote (see its README) and which never changes."""
+    """Check that a Trainer restores `tests/data/checkpoint`, which fluid 0.1 wrote (see tests/data/README.md)."""
     folder = shutil.copytree(ROOT / "data" / "checkpoint", tmp_path / "checkpoint")
     expected = np.load(ROOT / "data" / "checkpoint.npz")
     resumed = trainer(folder, program)

@@ -1,4 +1,4 @@
-"""Real processes that end by a kill, a signal or a full disk: their checkpoints resume to the same bits."""
+"""Training processes that meet a kill, a signal or a full disk: their checkpoints resume to the same bits."""
 
 import os
 import pathlib
@@ -19,9 +19,10 @@ STEPS = trainer_to_kill.EPOCHS * -(-trainer_to_kill.ROWS // trainer_to_kill.BATC
 
 
 class Process(subprocess.Popen):
-    """A training process: `stdout` has its printed lines, and `log` collects its log lines.
+    """A training process: `stdout` yields the lines that it prints, and `log` collects the lines of its log.
 
-    Two separate pipes, because in a common pipe long messages of threads would split the printed lines.
+    The printed lines and the log have separate pipes, because in a common pipe long log messages of threads would split
+    the printed lines.
     """
 
     def __init__(self, folder, mode, script=SCRIPT):
@@ -39,15 +40,15 @@ class Process(subprocess.Popen):
 
 @pytest.fixture
 def start():
-    """Return a function that starts a training process: `start(folder, mode="plain")`."""
+    """Return the function `start(folder, mode="plain")`, which starts a process that trains with checkpoints."""
     return lambda folder, mode="plain", script=SCRIPT: Process(folder, mode, script)
 
 
 def run(process, lines=None, then=None):
-    """Read the lines of a process; call `then(process)` after the given number of lines.
+    """Read the printed lines of a process until it ends; call `then(process)` after `lines` lines.
 
     Returns:
-      The lines of the training, the log and the exit status.
+      The list of printed lines, the log as a string, and the exit status.
     """
     said = []
     with process:
@@ -60,7 +61,7 @@ def run(process, lines=None, then=None):
 
 
 def kill_after(delay):
-    """Return a function that kills a process after `delay` seconds."""
+    """Return a function that kills a process after `delay` seconds, if the process still runs."""
 
     def kill(process):
         try:
@@ -76,7 +77,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def whole():
-    """Return the lines and the final checksum of an uninterrupted process."""
+    """Return the printed lines and the final checksum of an uninterrupted training."""
     said = []
     ended = trainer_to_kill.train(say=said.append)
     return said, trainer_to_kill.digest(ended.session)
@@ -127,7 +128,7 @@ def test_row_01_kill_within_batched_steps_resumes_same_bits(start, whole, tmp_pa
 
 
 def note(lines, said):
-    """Add the printed lines by step; check that repeated steps have the same rows and that no step is missing."""
+    """Add printed lines to `lines` by step; check that repeated steps print the same lines and no step is missing."""
     said = [line for line in said if not line.startswith("ended")]
     steps = [int(line.split()[0]) for line in said]
     if steps:
@@ -139,10 +140,11 @@ def note(lines, said):
 @pytest.mark.parametrize("number, codes", [(signal.SIGTERM, [143]), (signal.SIGINT, [130, -signal.SIGINT])])
 def test_row_02_signal_ends_the_step_and_saves(number, codes, start, whole, tmp_path):
     said, log, code = run(start(tmp_path), 5, lambda process: process.send_signal(number))
-    assert code in codes, log  # a shell reports both as 130
+    # A process that SIGINT has killed has the status -2 in Python and 130 in a shell, so the test accepts -2 and 130.
+    assert code in codes, log
     assert "training ends after this step" in log
     done = len(said)
-    assert (tmp_path / str(done)).is_dir()  # saved without an interval
+    assert (tmp_path / str(done)).is_dir()  # the signal saves the last step, whatever `step_interval` is
     said, log, code = run(start(tmp_path))
     assert code == 0 and int(said[0].split()[0]) == done, log
     assert said[-1] == f"ended {whole[1]}"
@@ -164,12 +166,13 @@ def test_row_25_full_disk_is_reported_and_training_continues(start, whole, tmp_p
     said, log, code = run(start(tmp_path, "full"))
     assert code == 0 and said == [*whole[0], f"ended {whole[1]}"], log
     failed = [int(n) for n in re.findall(r"checkpoint ([0-9]+) failed", log)]
-    assert failed and all(6 <= step <= 21 for step in failed), log  # the save of step 6 may be in flight
+    # The disk becomes full after step 7, but the save of step 6 may still be in flight then, and fail.
+    assert failed and all(6 <= step <= 21 for step in failed), log
     assert sorted(p.name for p in tmp_path.iterdir()) == [str(STEPS - 2), str(STEPS), "fluid.lock"]
 
 
 def test_row_25_checkpoints_before_a_full_disk_survive(start, tmp_path):
-    run(start(tmp_path, "full"), 16, kill_after(0))  # the disk is full after 16 lines
+    run(start(tmp_path, "full"), 16, kill_after(0))  # the disk is full from line 8 to line 21
     steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert steps and steps[-1] <= 8
     said, log, code = run(start(tmp_path))

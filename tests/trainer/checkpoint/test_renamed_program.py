@@ -1,4 +1,4 @@
-"""A renamed program function: it continues a checkpoint if it is the only trained program."""
+"""A renamed program function: its training continues from a checkpoint if no other program is trained."""
 
 import numpy as np
 import pytest

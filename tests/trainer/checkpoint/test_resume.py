@@ -1,4 +1,4 @@
-"""Resuming: training continues exactly in a new Trainer (another process) and in the same Trainer."""
+"""Resumed training: it continues with the same bits in a new Trainer, as in a new process, and in the same Trainer."""
 
 import contextlib
 import itertools
@@ -90,7 +90,7 @@ CASES = {
 def new(case, folder=None, **options):
     function, optimizer, _ = CASES[case]
     config = {"step_interval": 3, **options.pop("config", {})}
-    if optimizer is not None and optimizer() is None:  # the program calls minimize itself
+    if optimizer is not None and optimizer() is None:  # the program calls `minimize`, so the Trainer gets none
         options["checkpoint_config"] = fluid.CheckpointConfig(folder, **config) if folder else None
         return fluid.Trainer(function, seed=3, **options)
     chosen = None if optimizer is None else optimizer()
@@ -113,7 +113,7 @@ def assert_same_batches(found, expected):
 
 
 def seen_values(into, **options):
-    """Return a handler like `seen_by` that records sequences as padded data, so padding sizes are compared too."""
+    """Return a handler like `seen_by` that records sequences as padded arrays, so tests compare the padding too."""
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):
@@ -245,7 +245,8 @@ def test_row_02_next_call_continues_after_ctrl_c(tmp_path):
 
         with pytest.raises(KeyboardInterrupt):
             mine.train(reader, num_epochs=2, event_handler=on_event)
-        assert len(seen) == len(ends) == int(mine.session.scope.step) == 4  # the step and its handlers were finished
+        # The step that SIGINT interrupted ran to its end, and its handlers too.
+        assert len(seen) == len(ends) == int(mine.session.scope.step) == 4
         mine.train(reader, num_epochs=2, event_handler=seen_by(seen))
         assert [s[:2] for s in seen] == [(epoch, step) for epoch in range(2) for step in range(6)]
         assert_equal(state(mine), state(whole))
@@ -295,7 +296,7 @@ def test_row_02_ctrl_c_during_handler_test_repeats_no_step(tmp_path):
     assert len(tested) == 2 and int(mine.session.scope.step) == 6
     events = []
     mine.train(arrays(), num_epochs=2, event_handler=events.append)
-    # The handlers had not finished the epoch: its end is sent again, and no step is repeated.
+    # The interrupt came while a handler handled the EndEpochEvent: the event is sent again, and no step is repeated.
     assert [type(e).__name__ for e in events[1:4]] == ["BeginEpochEvent", "EndEpochEvent", "BeginEpochEvent"]
     assert int(mine.session.scope.step) == 12
 
@@ -327,7 +328,7 @@ def test_row_16_opaque_reader_skips_minibatches_without_feeding(tmp_path, caplog
     monkeypatch.setattr(fluid.reader.feeder.Feeder, "feed", lambda *a: (fed.append(a[2]), feed(*a))[1])
     trainer(tmp_path).train(generator)
     assert "4 minibatches of epoch 0 are read and dropped" in caplog.text
-    assert fed == [3, 4, 5]  # minibatch 3 is only compared
+    assert fed == [3, 4, 5]  # minibatch 3, the last trained one, is fed only to compare it
 
 
 def test_row_16_another_order_is_noticed(tmp_path):
@@ -354,7 +355,7 @@ def test_row_17_changed_reader_raises_and_loses_nothing(reader, message, tmp_pat
     with pytest.raises(errors.FluidError, match=message):
         resumed.train(reader)
     assert int(resumed.session.scope.step) == 4
-    resumed.train(generator)  # nothing was lost
+    resumed.train(generator)  # with the original reader, training continues after step 4
     assert int(resumed.session.scope.step) == 6
 
 
@@ -366,7 +367,7 @@ def test_row_17_batch_size_may_change_between_epochs(tmp_path):
 
 
 class Keeper:
-    """An iterator that stores its position, like the iterators of Grain; counting cannot find its rows."""
+    """An iterator that returns and restores its position, by `get_state` and `set_state` as in Grain."""
 
     def __init__(self, as_bytes):
         self.position, self._as_bytes = 0, as_bytes
@@ -472,7 +473,8 @@ def rows(count=44, size=8):
     ("changed", "said"),
     [
         ({}, None),
-        ({"function": activated(named=True)}, None),  # another output, and the name of a value
+        # A new output and a new name of a value leave the loss unchanged.
+        ({"function": activated(named=True)}, None),
         ({"function": activated("relu")}, "the program computes its loss in another way"),
         ({"function": activated(factor=2.0)}, "the program computes its loss in another way"),
         ({"seed": 4}, "the seed was another one than now"),

@@ -1,4 +1,4 @@
-"""The direction of a monitored value: its name says whether larger or smaller is better."""
+"""The direction of a monitored value: the name of the value says whether larger or smaller is better."""
 
 import numpy as np
 import pytest
@@ -77,7 +77,7 @@ def test_best_member_follows_the_named_value():
 
 
 class Announced(fluid.Handler):
-    """A handler that announces a value at the end of each epoch."""
+    """A handler that announces `values[epoch]` under `name` at the end of each epoch."""
 
     def __init__(self, name, values):
         self.name, self.given = name, values

@@ -1,4 +1,4 @@
-"""`trainer.test` against NumPy on the whole data set: no result depends on the minibatch sizes."""
+"""Results of `trainer.test`: for any minibatch sizes, they equal the results of NumPy on the whole data set."""
 
 import functools
 
@@ -24,11 +24,12 @@ WEIGHT = np.array([[0.5], [-1.0], [2.0]], "float32")
 SCORE = 1 / (1 + np.exp(-X.astype("float64") @ WEIGHT))
 ERROR = SCORE - Y
 STEPS = np.concatenate(WORDS).astype("float64")
-EDGES = 1024  # scores are between these thresholds, so the bins lose nothing
+# `measures` rounds scores to multiples of 1/EDGES. So each score has its own bin in `layers.auc`, whose area is exact.
+EDGES = 1024
 
 
 def r2(error, y):
-    """Return the explained share of the variance of y."""
+    """Return R2, the share of the variance of `y` that the predictions explain, from `error = prediction - y`."""
     return 1 - (error**2).sum() / ((y - y.mean()) ** 2).sum()
 
 
@@ -106,7 +107,7 @@ def wanted():
 
 
 def cut(sizes):
-    """Return a reader that repeats these minibatch sizes until all rows are read."""
+    """Return a reader whose minibatches have `sizes` rows, repeated in this order until all rows are read."""
 
     def reader():
         start, i = 0, 0
@@ -154,7 +155,7 @@ def test_unknown_arithmetic_on_means_warns_once_with_fix():
     (warning,) = caught
     assert str(warning.message).startswith(line) and "layers.metric(mean, reduce=jnp.sqrt)" in str(warning.message)
     assert "'output_1'" in str(warning.message) and warning.filename == __file__
-    assert trainer.test(reader)[1] == first[1]  # a second warning would be an error
+    assert trainer.test(reader)[1] == first[1]  # pytest turns a second warning into an error
 
 
 def test_training_warns_of_nothing_and_computes_no_rule():

@@ -1,4 +1,4 @@
-"""fetch and feed of test and predict: fetch returns any named value, feed replaces any named value."""
+"""The arguments `fetch` and `feed` of `test` and `predict`: `fetch` returns named values, and `feed` replaces them."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def data(batch_size=8):
 
 
 def by_hand(params, hidden=None):
-    """Return the values of the program by name, computed with NumPy."""
+    """Return the values of the program by name, computed with NumPy; an array `hidden` replaces the hidden layer."""
     params = {name: np.asarray(value) for name, value in params.items()}
     hidden = np.tanh(X @ params["hidden.w_0"] + params["hidden.b_0"]) if hidden is None else hidden
     guess = hidden @ params["guess.w_0"] + params["guess.b_0"]
@@ -150,7 +150,7 @@ def test_repeated_fetch_and_feed_compile_nothing(trainer):
 def test_wrong_fetch_or_feed_raises_named_error(trainer, inferencer, options, error, match):
     for mine in (trainer, inferencer):
         if isinstance(options.get("fetch"), list) and mine is inferencer:
-            continue  # an Inferencer has no loss
+            continue  # the program of the Inferencer has no loss
         with pytest.raises(error, match=match):
             list(mine.predict(data(), feed_order=["x", "y"] if mine is trainer else ["x"], **options))
     with pytest.raises(error, match=match):

@@ -1,4 +1,4 @@
-"""Validation during training: tests, averages, best parameters and history agree with events and loops by hand."""
+"""Validation during training: tests, averages, best parameters and history agree with events and custom loops."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ def make(optimizer=None, **options):
     return fluid.Trainer(program, optimizer or SGD(0.1), **options)
 
 
-def reader(batch_size=16):  # a short last minibatch
+def reader(batch_size=16):  # the last minibatch has 2 of the 50 rows
     return fluid.reader.arrays((X, Y), batch_size=batch_size)
 
 
@@ -45,7 +45,7 @@ test_reader.__test__ = False
 
 
 class Scripted(fluid.Handler):
-    """A handler that announces one of the given values at the end of each epoch."""
+    """A handler that announces `values[epoch]` under `name` at the end of each epoch."""
 
     def __init__(self, values, name="score"):
         self.values, self.name = values, name
@@ -58,7 +58,7 @@ class Scripted(fluid.Handler):
 
 
 class Bias(fluid.metrics.MetricBase):
-    """A metric with the mean of guesses minus truths."""
+    """A metric that computes the mean of `guesses - truths` over all rows."""
 
     def reset(self):
         self.total, self.count = 0.0, 0
@@ -75,7 +75,11 @@ BIAS = Bias().of(guesses="guess", truths="y")
 
 
 def by_hand(num_epochs, batch_size=16):
-    """Return the example-weighted means, sums and maxima of each epoch and the tests after it, from single steps."""
+    """Train step by step with `session.run`; return a dict of columns with one number per epoch.
+
+    The columns have the mean loss weighted by examples, the maximum and the sum over the steps of the epoch, and the
+    results of a test after the epoch.
+    """
     trainer, columns = make(), {name: [] for name in ("loss", "worst", "off", "test_loss", "test_worst", "test_off")}
     for _ in range(num_epochs):
         steps = []
@@ -161,7 +165,7 @@ def test_fluid_train_passes_validation_arguments():
 
 
 def kept_by(trainer, into):
-    """Return an event handler that appends the parameters of each epoch end to `into`."""
+    """Return an event handler that appends a copy of the parameters to `into` at the end of each epoch."""
     return lambda e: (
         isinstance(e, fluid.EndEpochEvent)
         and into.append({name: np.array(value) for name, value in trainer.params.items()})
@@ -186,11 +190,12 @@ def test_the_best_parameters_are_restored(best, values, place):
     trainer, kept = make(), []
     trainer.train(reader(), 4, kept_by(trainer, kept), handlers=[Scripted(values)], restore_best=best)
     assert_same(trainer.params, kept[place])
-    assert trainer.session.scope.step == 16  # counters and optimizer state are not restored
+    assert trainer.session.scope.step == 16  # `restore_best` restores parameters, and leaves the step counter unchanged
 
 
 def test_early_stopping_combines_with_restore_best():
-    trainer = make(SGD(fluid.layers.piecewise_decay([8], [0.1, -0.3])))  # the negative rate undoes the training
+    # After step 8 the learning rate is negative, so the loss rises again.
+    trainer = make(SGD(fluid.layers.piecewise_decay([8], [0.1, -0.3])))
     stopping = H.EarlyStopping("test_loss", patience=2)
     history = trainer.train(reader(), 50, handlers=[stopping], test_reader=test_reader(), restore_best=True)
     assert history["test_loss"].index(min(history["test_loss"])) == len(history["test_loss"]) - 3
@@ -211,7 +216,7 @@ def test_an_error_leaves_the_last_parameters():
 
 
 def interrupted(trainer, epoch, step, **options):
-    """Train, and interrupt with SIGINT at a step; return the reader."""
+    """Train for 4 epochs, interrupted by SIGINT at the end of step `step` of epoch `epoch`; return the reader."""
 
     def on_event(event):
         if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (epoch, step):
@@ -232,7 +237,7 @@ def test_best_before_an_interruption_is_restored_after_resume():
     assert_same(trainer.params, kept[1])
     again = trainer.train(
         source, 4, handlers=[Scripted([9, 8, 9, 9])], restore_best=("score", "min")
-    )  # a separate call
+    )  # a new training, which does not know the best value of the previous training
     assert again["score"] == [9, 8, 9, 9]
     assert not np.array_equal(trainer.params["fc_0.w_0"], kept[1]["fc_0.w_0"])
 
@@ -255,7 +260,7 @@ def test_best_before_a_kill_is_restored_after_resume(tmp_path):
     broken, resumed = run("broken")
     assert_same(broken.params, {n: np.array(v) for n, v in plain.params.items()})
     assert dict(resumed) == dict(history)
-    finished, again = run("broken")  # nothing to train, and the best parameters remain
+    finished, again = run("broken")  # all epochs are done: the Trainer has the best parameters
     assert_same(finished.params, {n: np.array(v) for n, v in plain.params.items()})
     assert dict(again) == dict(history)
 
@@ -291,7 +296,8 @@ def test_save_best_saves_the_tested_average(tmp_path):
     assert_same(saved.params, kept[best])
     assert saved.test(test_reader())["loss"] == told[best] == history["test_loss"][best]
     assert not trainer.session.engine.replaced
-    assert trainer.test(test_reader())["loss"] != told[-1]  # training continues with the parameters, not the average
+    # The averages replace the parameters only during a test, so the Trainer has its trained parameters again.
+    assert trainer.test(test_reader())["loss"] != told[-1]
 
 
 def test_restore_best_restores_the_tested_average():
@@ -320,7 +326,7 @@ def test_value_announced_for_an_average_saves_the_average(inside, tmp_path):
     tested, other = tmp_path / "tested.params", tmp_path / "other.params"
     trainer.train(reader(), 1, handlers=[H.SaveBest(tested, "mine", "min"), H.SaveBest(other, "norm", "min"), Mine()])
     assert_same(make(param_path=tested).params, averaged(trainer))
-    # A value that comes from no test belongs to the current parameters.
+    # The value "norm" comes from no test of the averages, so SaveBest saves the current parameters for it.
     assert_same(make(param_path=other).params, {n: np.array(v) for n, v in trainer.params.items()})
 
 
@@ -432,7 +438,7 @@ SLOW = ("MLflow", "WandB")
 
 
 def append_step(path, event):
-    """Append the epoch and step of the call to a file."""
+    """Append the epoch of an event, and its step if there is one, to a file."""
     with open(path, "a", encoding="utf-8") as file:
         print(event.epoch, getattr(event, "step", None), file=file)
 
@@ -444,7 +450,7 @@ def test_table_of_fresh_starts_has_every_handler():
 
 
 def seen_of(handler, folder, trainer):
-    """Train with a handler; return the announcements, the steps, the parameters, the best value and the files."""
+    """Train with `handler`; return the announcements, number of steps, parameters, best value and files."""
     told = []
     trainer.train(
         reader(),
@@ -459,7 +465,8 @@ def seen_of(handler, folder, trainer):
     return told, int(trainer.session.scope.step), params, best, text, saved
 
 
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")  # MLflow uses it
+# The ignored warning comes from MLflow.
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MAKERS])
 def test_reused_handler_starts_fresh_in_another_trainer(name, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -473,8 +480,8 @@ def test_reused_handler_starts_fresh_in_another_trainer(name, tmp_path, monkeypa
         return make(SGD(0.05), checkpoint_config=fluid.CheckpointConfig(folder, step_interval=None))
 
     first = trained(folders[2])
-    first.train(reader(), 2, handlers=[used, Scripted([0.5, 0.5])])  # better than all later values
-    for path in folders[0].glob("*.*"):  # the files of the first training do not matter
+    first.train(reader(), 2, handlers=[used, Scripted([0.5, 0.5])])  # 0.5 is the best value of both trainings
+    for path in folders[0].glob("*.*"):  # only the files of the next training are compared
         path.unlink() if path.is_file() else None
     found = seen_of(used, folders[0], trained(folders[3]))
     assert found == seen_of(MAKERS[name](folders[1]), folders[1], trained(folders[4]))
@@ -582,7 +589,7 @@ def test_long_epoch_means_are_exact_with_bounded_memory():
 
 
 def test_history_of_interrupted_long_epoch_equals_uninterrupted(tmp_path):
-    """Check that the means of an epoch continue from a checkpoint within the epoch."""
+    """Check that means over an epoch continue from a checkpoint within the epoch, so the history does not change."""
 
     def run(folder, fails=None):
         trainer = make(checkpoint_config=fluid.CheckpointConfig(tmp_path / folder, step_interval=50))
@@ -604,7 +611,10 @@ def test_history_of_interrupted_long_epoch_equals_uninterrupted(tmp_path):
 
 @pytest.mark.parametrize("near", [True, False])
 def test_unread_epoch_metrics_do_not_block_the_step(near, monkeypatch):
-    """Compare the results for a near device, and for a far device where many steps are read at once."""
+    """Check that training reads metrics only IN_FLIGHT or more steps later, and computes the right means from them.
+
+    If `near`, arrays are in the memory of the host; else reads are expensive, so training reads many steps at once.
+    """
     from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
 
@@ -634,7 +644,7 @@ def test_unread_epoch_metrics_do_not_block_the_step(near, monkeypatch):
     monkeypatch.setattr(means, "stacked", putting_together)
     monkeypatch.setattr(means, "_is_near", lambda value: near or isinstance(value, np.ndarray))
     make().train(reader(), 30, on_event)
-    lags.clear()  # the end of a training reads its losses
+    lags.clear()  # at the end of a training, the last metrics are read without a lag
     found = make(SGD(1e-3)).train(long, 2, on_event)
     for name, column in wanted.items():
         np.testing.assert_allclose(found[name], column, rtol=1e-12)
@@ -655,11 +665,12 @@ def test_test_keeping_many_rows_warns_once_with_fix(monkeypatch):
         kept = trainer.test(test_reader())["guess"]
     assert "trainer.test(reader, fetch=['loss', 'worst', 'off'])" in str(found[0].message)
     assert len(kept) == 21
-    np.testing.assert_array_equal(trainer.test(test_reader())["guess"], kept)  # the warning comes only once
+    # pytest would turn a second warning of the same Trainer into an error.
+    np.testing.assert_array_equal(trainer.test(test_reader())["guess"], kept)
     scalars = make().test(test_reader(), fetch=["loss", "worst", "off"])
     assert list(scalars.keys()) == ["loss", "worst", "off"]
-    assert len(make().test(test_reader(), fetch=["guess"])[0]) == 21  # explicitly requested
-    make().train(reader(), 1, test_reader=test_reader(), restore_best=True)  # this test keeps no rows
+    assert len(make().test(test_reader(), fetch=["guess"])[0]) == 21  # rows that `fetch` names cause no warning
+    make().train(reader(), 1, test_reader=test_reader(), restore_best=True)  # a test during training keeps no rows
 
 
 def test_population_keeping_many_rows_warns_once(monkeypatch):

@@ -1,4 +1,4 @@
-"""Several programs in one Trainer: turns, readers and chains, with the same bits as a custom loop."""
+"""Several programs in one Trainer: schedules, readers and chained programs, with the same bits as a custom loop."""
 
 import itertools
 from dataclasses import replace
@@ -29,7 +29,7 @@ def turns_seen(into):
 
 @pytest.fixture(scope="module")
 def whole():
-    """Return the GAN after an uninterrupted training, with its turns and its history."""
+    """Return the Trainer of a GAN after a whole training, the (epoch, step, program) of each step, and the history."""
     mine = trainer()
     turns = []
     history = mine.train(reader(), EPOCHS, event_handler=turns_seen(turns))
@@ -46,12 +46,12 @@ def test_custom_loop_gives_the_same_bits(whole):
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             assert np.array_equal(a, b)
     assert int(mine.session.scope.step) == int(hand.scope.step) == 21
-    assert len(mine.session.compilations) == 2 + 2  # each program, for full and for short minibatches
+    assert len(mine.session.compilations) == 2 + 2  # two programs, each with two minibatch sizes
 
 
 @pytest.mark.parametrize("cut", [3, 7])
 def test_aborted_training_resumes_to_the_same_bits(cut, whole, tmp_path):
-    """Resume after an error, which saves nothing: training continues from an earlier checkpoint, as after kill -9."""
+    """Check that training continues from an older checkpoint after an error, which saves nothing, just like kill -9."""
     first, turns = [], []
 
     def fail(event):
@@ -111,7 +111,7 @@ def test_metrics_carry_the_name_of_their_program(whole, tmp_path):
         losses, sizes = zip(*values, strict=True)
         assert history[f"{name}/loss"][0] == pytest.approx(np.average(losses, weights=sizes), rel=1e-6)
     header, *rows = (tmp_path / "log.csv").read_text().splitlines()
-    assert len(rows) == 2  # EarlyStopping received the second epoch
+    assert len(rows) == 2  # EarlyStopping stopped the training after two of three epochs
     columns = header.split(",")
     row = dict(zip(columns, rows[0].split(","), strict=True))
     assert float(row["generator/loss"]) == pytest.approx(history["generator/loss"][0])
@@ -174,7 +174,7 @@ def test_keep_best_follows_the_loss_of_its_program(tmp_path):
 
 def test_nan_report_finds_the_step_and_its_program():
     columns = {name: column.copy() for name, column in COLUMNS.items()}
-    columns["noise"][21, 1] = np.nan  # the third minibatch, which the generator reads
+    columns["noise"][21, 1] = np.nan  # row 21 is in the third minibatch, which the generator reads
     mine = trainer()
     with (
         pytest.warns(errors.FluidWarning, match="NaN"),
@@ -185,7 +185,7 @@ def test_nan_report_finds_the_step_and_its_program():
     assert int(mine.session.scope.step) == 2 and all(np.isfinite(v).all() for v in mine.params.values())
 
 
-# Turns and readers.
+# Tests of schedules and readers.
 
 
 @given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), step=st.integers(0, 200))
@@ -214,7 +214,7 @@ SCHEDULES = {
 
 
 def turned(sizes, schedule, leading=0, first=0):
-    """Return Turns over readers with `sizes` minibatches; an item is (reader, pass, minibatch), all numbers."""
+    """Return Turns over two readers of `sizes` minibatches; each minibatch is the numbers (reader, pass, minibatch)."""
     rows = [fluid.reader.base.Reader(_counting(number, size), number) for number, size in enumerate(sizes)]
     given = (lambda step: (step // 2) % 2) if schedule == "function" else schedule
     return Turns([minibatches(reader) for reader in rows], schedule_of(given, ["a", "b"], 0), leading, first)
@@ -229,12 +229,12 @@ def _counting(number, size):
 
 
 def expected(sizes, schedule, leading, epochs):
-    """Yield the expected items of each epoch, by brute force."""
+    """Yield the list of items that `turned` must yield in each epoch, computed step by step."""
     passes, at, step = [0, 0], [0, 0], 0
     for epoch in range(epochs):
         found = []
         ends = epoch % 2 if schedule == "epoch" else leading
-        if at[ends]:  # the leading reader starts again in each epoch
+        if at[ends]:  # the leading reader begins a new pass in each epoch
             passes[ends], at[ends] = passes[ends] + 1, 0
         while True:
             which = SCHEDULES[schedule](step, epoch)
@@ -273,7 +273,7 @@ def test_minibatches_follow_the_schedule_after_any_restore(schedule, sizes, lead
 
 
 def task(name):
-    """Return a program that reads `x` and returns the mean of `x` times a shared parameter."""
+    """Return a TrainingProgram whose loss is the mean of the feed `x` times the parameter `shared.w`."""
 
     def program():
         x = layers.data("x", shape=[1])
@@ -287,7 +287,7 @@ def numbers(*values):
 
 
 def trained_on(mine, given, epochs=1, **options):
-    """Train, and return the program and the fed number of each step."""
+    """Train; return the program and the fed number of each step as one string, such as "a1 b3"."""
     seen = []
 
     def note(event):
@@ -302,7 +302,7 @@ def test_epoch_is_a_pass_of_the_leading_reader():
     given = {"a": numbers(1, 2), "b": numbers(3, 4, 5)}
     mine = fluid.Trainer([task("a"), task("b")])
     assert trained_on(mine, given, 2) == "a1 b3 a2 b4 a1 b5 a2 b3"
-    assert trained_on(mine, given) == "a1 b3 a2 b4"  # another call starts again
+    assert trained_on(mine, given) == "a1 b3 a2 b4"  # a new call starts all readers again
     mine = fluid.Trainer([task("a"), task("b")], epoch_of="b")
     assert trained_on(mine, given) == "a1 b3 a2 b4 a1 b5 a2"
     mine = fluid.Trainer([task("a"), task("b")], schedule="epoch")
@@ -355,11 +355,11 @@ def test_shared_optimizer_has_a_rate_per_program():
     assert list(mine.programs) == ["program", "b"] and mine.learning_rate == {"program": 0.5, "b": 0.5}
 
 
-# Chains.
+# Tests of chained programs: the output of one program is a feed of another program.
 
 
 def refine():
-    """Build a program that reads the output of the generator."""
+    """Return the loss of a program whose feed `made` is an output of the generator."""
     made = layers.data("made", shape=[2])
     return {"loss": layers.mean(layers.square(layers.fc(made, size=1, name="refine")))}
 
@@ -440,7 +440,7 @@ def test_step_values_are_fetched_and_overridden_per_program():
     assert [float(r["loss"]) for r in predicted] == pytest.approx([wanted] * 4)
 
 
-# Wrong arguments.
+# Tests of wrong arguments.
 
 
 def other_shape():
