@@ -119,6 +119,7 @@ package: $(STAMP)
 
 docs: $(DOCS_STAMP)
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m pytest -q tests/test_reference.py
 
 docs-serve: docs
 	$(BIN)/python -m http.server --directory docs/_build/html

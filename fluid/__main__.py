@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
             given = parser().parse_args(arguments)
             return int(given.run(given))
         finally:
-            sys.stdout.flush()  # in `finally`, because `--help` raises SystemExit
+            sys.stdout.flush()  # flushed in `finally`, because `--help` ends with SystemExit and not with `return`
     except BrokenPipeError:  # the reader of the output, such as `| head`, has closed the pipe
         # Redirect stdout to the null device. Otherwise Python flushes buffered output at exit, and reports a second
         # BrokenPipeError.

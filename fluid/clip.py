@@ -113,9 +113,9 @@ class GradientClipByGlobalNorm:
 
 
 def _check_norm(owner: str, norm: Any) -> None:
-    """Check that the limit of a norm is positive: other limits would set gradients to 0 or reverse them.
+    """Check that `clip_norm`, the limit of a gradient norm, is positive: 0 or less would zero or reverse gradients.
 
-    NaN, and traced values of a `fluid.Population`, are accepted.
+    NaN is accepted, and so is a traced value, as in a `fluid.Population`.
 
     Raises:
       ArgumentError: the norm is 0 or negative.

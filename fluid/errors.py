@@ -127,10 +127,10 @@ class JournalFullError(JournalError):
 
 
 class NonFiniteError(FluidError, FloatingPointError):
-    """The error for a training that produced an infinity or a NaN; `report` names the origin, if requested.
+    """The error for a training that produced an infinity or a NaN.
 
     Attributes:
-      report: a `fluid.handlers.NonFiniteReport`, or None.
+      report: a `fluid.handlers.NonFiniteReport`, which names the first non-finite value; None if no report was made.
     """
 
     def __init__(self, message: str, report: Any = None):

@@ -307,7 +307,10 @@ def fans(shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _check_scale(normal: Normal | TruncatedNormal) -> None:
-    """Set the default of `scale`, and warn if only a small mean is given, which probably was meant as `scale`."""
+    """Set the default standard deviation of a normal initializer; warn if the user set only a small mean.
+
+    A user who writes `Normal(0.01)` probably means the standard deviation 0.01, not the mean 0.01.
+    """
     if not is_default(normal.scale):
         return
     object.__setattr__(normal, "scale", 1.0)
@@ -336,17 +339,17 @@ def _seeded(key: jax.Array, seed: int) -> jax.Array:
 
 
 def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: float, second: float) -> Any:
-    """Draw an array, if possible on the host, which avoids an XLA compilation for each shape.
+    """Draw an array of random numbers, if possible on the host, which avoids an XLA compilation for each shape.
 
     Large arrays, arrays of one element, 64-bit dtypes and traced keys are drawn by XLA.
 
     Args:
-      kind: "uniform", "normal" or "truncated".
+      kind: the distribution: "uniform", "normal" or "truncated".
       key: the random key.
       shape: shape of the result.
       dtype: dtype of the result.
-      first: the lower bound, or the mean.
-      second: the upper bound, or the standard deviation.
+      first: the lower bound of the uniform distribution, or the mean of a normal distribution.
+      second: the upper bound of the uniform distribution, or the standard deviation of a normal distribution.
     """
     words = host_random.key_data(key)
     count = math.prod(shape)
@@ -369,7 +372,12 @@ def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) ->
     """Convert random fractions `[count]` to the requested distribution, by the same operations as `jax.random`.
 
     The function uses `jax.lax`, because each function of `jax.numpy` would be traced separately in every process.
-    For the other arguments, see `_drawn`.
+
+    Args:
+      kind: the distribution: "uniform", "normal" or "truncated".
+      fractions: random numbers in `[0, 1)`.
+      first: the lower bound of the uniform distribution, or the mean of a normal distribution.
+      second: the upper bound of the uniform distribution, or the standard deviation of a normal distribution.
     """
     dtype = fractions.dtype
     first = lax.convert_element_type(first, dtype)
@@ -398,9 +406,18 @@ def _between(fractions: jax.Array, low: Any, high: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
-    """Draw an array by XLA; a large array in blocks of rows, because drawing needs several times the block's memory.
+    """Draw an array of random numbers by XLA.
 
-    `_drawn` describes the arguments.
+    A large array is drawn in blocks of rows, because XLA needs several times the memory of the numbers that it draws
+    at once.
+
+    Args:
+      kind: the distribution: "uniform", "normal" or "truncated".
+      key: the random key.
+      shape: shape of the result.
+      dtype: dtype of the result.
+      first: the lower bound of the uniform distribution, or the mean of a normal distribution.
+      second: the upper bound of the uniform distribution, or the standard deviation of a normal distribution.
     """
     first = jnp.asarray(first, dtype)
     second = jnp.asarray(second, dtype)

@@ -134,7 +134,7 @@ def load_params(
         main_program,
         skip,
         names=names,
-        # if neither `main_program` nor `names` is given, the file may lack some parameters
+        # Without `main_program` and `names`, the file may lack some parameters of the Session, which keep their values.
         allow_missing=not strict or (main_program is None and names is None),
         allow_extra=main_program is not None or not strict,
     )
@@ -180,7 +180,7 @@ def load_persistables(
     skip: str | Sequence[str] = (),
     names: str | Sequence[str] | None = None,
 ) -> None:
-    """Read a file of `save_persistables` into a Session or Trainer with equal programs.
+    """Read a file of `save_persistables` into a Session or Trainer whose programs equal the saved programs.
 
     Args:
       executor: a Session or a Trainer.
@@ -495,7 +495,7 @@ def _session(executor: Any) -> Any:
 
 def _in_folder(dirname: PathLike, filename: str | None, default: str = PARAMS_FILE, make: bool = False) -> pathlib.Path:
     folder = local_path(dirname, errors.ParameterFileError)
-    if filename is None and default == PARAMS_FILE and is_safetensors(folder):  # `dirname` is itself the path of a file
+    if filename is None and default == PARAMS_FILE and is_safetensors(folder):  # here `dirname` is a file, no folder
         return folder
     if make:
         try:

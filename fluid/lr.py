@@ -194,7 +194,7 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
 
     Args:
       d_model: the width of the model.
-      warmup_steps: the number of the update with the largest rate.
+      warmup_steps: the number of updates in the warm-up, during which the learning rate rises.
       learning_rate: a factor of all learning rates.
 
     Returns:
@@ -255,14 +255,14 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Sch
 def warmup_cosine(
     learning_rate: float, warmup_steps: int, total_steps: int, start_lr: float = 0.0, end_lr: float = 0.0
 ) -> Schedule:
-    """Return a linear warm-up to `learning_rate`, then half a cosine down (Loshchilov and Hutter, 2017).
+    """Return a schedule: a linear rise to `learning_rate`, then half a cosine down (Loshchilov and Hutter, 2017).
 
     The learning rate changes with every update.
 
     Args:
       learning_rate: the learning rate at update `warmup_steps`, which is the largest.
       warmup_steps: the number of updates in the warm-up, 0 or more.
-      total_steps: the number of updates until the end, including the warm-up.
+      total_steps: the number of updates until the learning rate is `end_lr`, including the warm-up.
       start_lr: the learning rate of the first update.
       end_lr: the learning rate from update `total_steps` on.
 
@@ -292,7 +292,7 @@ def warmup_cosine(
 
 
 def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_lr: float, end_lr: float) -> Schedule:
-    """Return a linear warm-up from `start_lr` to `end_lr`, then a constant learning rate or another schedule.
+    """Return a schedule that rises linearly from `start_lr` to `end_lr`, then is constant or follows another schedule.
 
     Args:
       learning_rate: the learning rate after the warm-up, or a schedule. The schedule is called with the number of all

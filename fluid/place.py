@@ -66,7 +66,7 @@ def device_of(place: Place) -> jax.Device:
     """
     place = _listed(place)
     if place is None:
-        # the default device, which `jax.default_device` may set
+        # A new array is on JAX's default device, which the user may have set by `jax.default_device`.
         return next(iter(jax.device_put(np.int32(0)).devices()))
     if isinstance(place, list | tuple):
         if len(place) == 1:
@@ -271,7 +271,8 @@ class OneDevice:
     Attributes:
       device: the device.
       mesh: None, because there is no mesh.
-      in_parts: False, because no array is on another device; see `fluid.parallel.OnDevices`.
+      in_parts: False, because a step is one compiled function; True only in `fluid.parallel.OnDevices`, which compiles
+        a function for each device.
       gathering: None, because no parameters are divided.
     """
 
@@ -291,7 +292,7 @@ class OneDevice:
         """Register a program before its arrays are created; on one device this does nothing."""
 
     def check(self, names: Any) -> None:
-        """Check the user's settings by name, after all programs are added; on one device this does nothing."""
+        """Check the names in the user's `shardings=`; on one device there are no shardings, so this does nothing."""
 
     def place(self, value: Any) -> Any:
         """Copy a pytree of arrays to the device."""
@@ -322,7 +323,7 @@ class OneDevice:
         return range(count)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
-        """Return the initial values of a program's parameters and states, on the device; zeros if `root` is None."""
+        """Return the initial parameters and states of a program, by name; zeros if the random key `root` is None."""
         values: dict[str, Any] = self.place(program.init(root))
         return values
 

@@ -55,6 +55,6 @@ def select(patterns: str | Sequence[str], known: Collection[str], owner: str) ->
 
 
 def _groups(names: Collection[str]) -> list[str]:
-    """Return globs for all scopes and layers in `names`, such as "backbone/*" and "backbone/fc_0.*"."""
+    """Return the globs that select one scope or layer of `names`, such as "backbone/*" and "backbone/fc_0.*"."""
     ends = (name[: found.end()] for name in names for found in re.finditer(r"[./]", name))
     return [f"{end}*" for end in dict.fromkeys(ends)]

@@ -4,9 +4,10 @@ With `jax.random`, XLA compiles a program for each shape of a parameter, unless 
 So without this module, the first training step takes 2.0 times the CPU time with LeNet, and 1.8 times with the network
 of the README. The figures are from jax and jaxlib 0.10.2 on two cores, 24 November 2026:
 `python benchmarks/startup.py lenet --beside "drawn by jax"`. One `jax.jit` around all initial values takes as long to
-compile, and rounds some values differently. Remove this module when the ratio is at most 1.1.
+compile, and rounds some values differently. Remove this module when both ratios are at most 1.1.
 
-Uniform numbers between two bounds are equal to JAX's on a processor with fused multiply-add (one rounding).
+Uniform numbers between two bounds are bitwise equal to JAX's numbers only on a processor with fused multiply-add, which
+rounds once and not twice.
 
 The generator is Threefry-2x32 with 20 rounds (Salmon et al., 2011), the default of JAX.
 """
@@ -26,10 +27,11 @@ _IMPLEMENTATION = "threefry2x32"
 
 
 def key_data(key: Any) -> np.ndarray | None:
-    """Return the data of a random key, uint32 `[2]`; None if the key is traced or from another generator.
+    """Return the data of a random key, uint32 `[2]`; None if this module cannot compute the key's random numbers.
 
     Args:
-      key: a key of `jax.random`.
+      key: a key of `jax.random`. For a traced key, an array of keys, and a key of another generator than Threefry-2x32,
+        the result is None.
 
     Example:
       >>> key_data(jax.random.key(7)).tolist()
@@ -40,7 +42,7 @@ def key_data(key: Any) -> np.ndarray | None:
     if str(jax.random.key_impl(key)) != _IMPLEMENTATION or jnp.ndim(key):
         return None
     words = jax.random.key_data(key)
-    # Inside a trace, JAX traces operations even on a concrete key; then return None.
+    # While JAX traces a function, the data of a concrete key is a tracer too, which NumPy cannot read.
     return None if isinstance(words, jax.core.Tracer) else np.asarray(words)
 
 
@@ -78,10 +80,10 @@ def fold_in(key: Any, number: int) -> Any:
 
 
 def bits_of(words: np.ndarray, count: int) -> np.ndarray:
-    """Return the random bits of `jax.random.bits`, as uint32 `[count]`; the shape does not affect the bits.
+    """Return the bits that `jax.random.bits` draws for an array of `count` elements, flattened to uint32 `[count]`.
 
     Args:
-      words: the data of the key, from `key_data`.
+      words: the data of the random key, uint32 `[2]`, from `key_data`.
       count: the number of elements, at most 2**32.
 
     Example:
@@ -112,7 +114,7 @@ def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[n
       second: the low words of the counters, uint32 `[n]`.
     """
     schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
-    with np.errstate(over="ignore"):  # sums of uint32 are modulo 2**32
+    with np.errstate(over="ignore"):  # the cipher adds modulo 2**32, so sums overflow on purpose
         first = first + schedule[0]
         second = second + schedule[1]
         for group in range(5):
@@ -129,12 +131,12 @@ _BLOCK = 1 << 14
 
 
 def fractions_of(words: np.ndarray, count: int, dtype: Any) -> np.ndarray:
-    """Return the numbers in `[0, 1)` of `jax.random.uniform`, as `[count]`; the shape does not affect the numbers.
+    """Return the numbers that `jax.random.uniform` draws for an array of `count` elements, flattened to `[count]`.
 
-    Each number has as many random bits as the mantissa of the dtype.
+    The numbers are in `[0, 1)`. Each number has as many random bits as the mantissa of the dtype.
 
     Args:
-      words: the data of the key, from `key_data`.
+      words: the data of the random key, uint32 `[2]`, from `key_data`.
       count: the number of elements, at most 2**32.
       dtype: a floating-point dtype of at most 32 bits.
 
@@ -156,7 +158,7 @@ def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[n
     """Yield the random numbers of `fractions_of(words, count, dtype)` in blocks of equal size.
 
     Args:
-      words: the data of the key, from `key_data`.
+      words: the data of the random key, uint32 `[2]`, from `key_data`.
       count: the number of elements.
       dtype: a floating-point dtype of at most 32 bits.
 
@@ -170,14 +172,14 @@ def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[n
 
 
 def between(words: np.ndarray, count: int, low: float, high: float) -> np.ndarray | None:
-    """Return the numbers of `jax.random.uniform` between two bounds, as `[count]`; the shape does not affect them.
+    """Return the numbers that `jax.random.uniform` draws between two bounds, flattened to `[count]`.
 
     XLA computes `fraction * (high - low) + low` with one rounding, if the processor has fused multiply-add. This
     function computes in float64, which represents the product and the sum exactly. So it also rounds only once, in the
     conversion to float32.
 
     Args:
-      words: the data of the key, from `key_data`.
+      words: the data of the random key, uint32 `[2]`, from `key_data`.
       count: the number of elements, at most 2**32.
       low: the lower bound.
       high: the upper bound.

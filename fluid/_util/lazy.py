@@ -33,7 +33,7 @@ def load_optax_ahead() -> None:
 
 
 def _load_optax() -> None:
-    with contextlib.suppress(ImportError):  # the first use of optax raises the error again, in the user's thread
+    with contextlib.suppress(ImportError):  # ignored here: the first use of optax raises the error in the user's thread
         importlib.import_module("optax")
 
 

@@ -31,7 +31,7 @@ def write_npy(file: BinaryIO, name: str, array: np.ndarray) -> None:
     """Write an array in the `.npy` format.
 
     Args:
-      file: open for writing.
+      file: a binary file that is open for writing.
       name: the name of the array, for messages.
       array: numbers, of any shape.
 
@@ -42,9 +42,10 @@ def write_npy(file: BinaryIO, name: str, array: np.ndarray) -> None:
 
 
 def size_limit(shape: Sequence[int], dtype: str) -> int:
-    """Return an upper bound of the size of an array in the `.npy` format, in bytes.
+    """Return the maximum size of an array in the `.npy` format, with its header, in bytes.
 
-    A forged header could claim any amount of memory, so the reader compares sizes before it allocates memory.
+    A forged file could make the reader allocate any amount of memory. So the reader checks the size of an entry before
+    it reads the entry.
     """
     return math.prod(shape) * jnp.dtype(dtype).itemsize + _HEADER_LIMIT
 
@@ -53,14 +54,14 @@ def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: 
     """Read an array that `write_npy` wrote; allocate memory only after all checks of the header.
 
     Args:
-      file: open for reading.
+      file: a binary file that is open for reading, such as one entry of an archive.
       name: the name of the array, for messages.
-      shape: the declared shape.
-      dtype: the declared dtype.
-      size: the size of the entry, in bytes.
+      shape: the expected shape, which the manifest of the archive declares.
+      dtype: the expected dtype, which the manifest of the archive declares.
+      size: the size of the file, in bytes.
 
     Raises:
-      ValueError: shape or dtype differ from the declaration, or the entry is damaged.
+      ValueError: the header has another shape or dtype, or the file is damaged.
     """
     wanted = jnp.dtype(dtype)
     version = np.lib.format.read_magic(file)
@@ -135,9 +136,9 @@ class Loaded(NamedTuple):
     """The contents of a file of arrays.
 
     Attributes:
-      arrays: by name.
+      arrays: the arrays, by name.
       kind: the kind of the arrays, for example "parameters" or "session".
-      sites: the line of code that created each array, if the file records the line.
+      sites: by array name, the line of code that created the array; only for arrays whose line the file records.
       table: the JSON of the `fluid.reader.Table` of the program; None if it has no Table.
     """
 
@@ -161,10 +162,10 @@ def save_arrays(
     Args:
       path: the file. In an existing directory, the file `params.fluid` is written. A name that ends in ".safetensors"
         selects the safetensors format.
-      arrays: by name.
+      arrays: the arrays, by name.
       kind: the kind of the arrays, for example "parameters": recorded in the file and returned by `load_arrays`.
-      sites: by name, the line of code that created each array, recorded in the file. Names that
-        `arrays` lacks are ignored.
+      sites: by array name, the line of code that created the array, recorded in the file. Names that `arrays` lacks
+        are ignored.
       table: the JSON of the `fluid.reader.Table` of the program, recorded in the file; or None.
 
     Raises:
@@ -198,9 +199,13 @@ def save_arrays(
 
 
 def warn_of_ending(path: pathlib.Path, instead: str) -> None:
-    """Warn if a file name ends like a file of another library.
+    """Warn if the name of a parameter file has the ending of another library, such as ".pt" of PyTorch.
 
-    An error instead would lose the parameters of a finished training.
+    This is no error, because an error would lose the parameters of a finished training.
+
+    Args:
+      path: the path to which parameters are saved.
+      instead: better file names, for the message.
     """
     if path.suffix.lower() in _ENDINGS:
         warn(
@@ -217,7 +222,7 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
         library.
 
     Returns:
-      The arrays by name, and the kind.
+      The arrays by name, and the kind of the arrays, for example "parameters".
 
     Raises:
       ParameterFileError: the file does not exist, is damaged, or has another format.
@@ -232,7 +237,14 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
 
 
 def load_file(path: PathLike) -> Loaded:
-    """Read a file of arrays, with its kind, the line that created each array, and its Table; see `load_arrays`."""
+    """Read a file that `save_arrays` wrote: the arrays, and all other values that the file records.
+
+    Args:
+      path: the file, or a directory, as for `load_arrays`.
+
+    Raises:
+      ParameterFileError: the file does not exist, is damaged, or has another format.
+    """
     target = _file(path)
     if not target.is_file():
         found = instead(pathlib.Path(path), "parameters")
@@ -273,12 +285,15 @@ def _sites(listing: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sites_of_others(text: str | None) -> dict[str, str]:
-    """Return the line of code that created each array, from JSON in a .safetensors file; empty for other `text`."""
+    """Parse JSON from a .safetensors file: by array name, the line of code that created the array.
+
+    The result is empty if `text` is no JSON object, because other libraries also write such files.
+    """
     return _sites(_json_of_others(text))
 
 
 def _json_of_others(text: str | None) -> dict[str, Any]:
-    """Return the JSON object in `text`, from the metadata of a .safetensors file; an empty dict for other text."""
+    """Parse a JSON object from the metadata of a .safetensors file; return an empty dict if `text` is another text."""
     try:
         found = json.loads(text or "{}")
     except NONSENSE:

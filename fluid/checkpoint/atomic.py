@@ -56,7 +56,7 @@ def replaced(
 
 def sync(path: pathlib.Path) -> None:
     """Flush a file or a folder to the disk."""
-    if os.name == "posix" or path.is_file():  # Windows and other systems cannot open a folder
+    if os.name == "posix" or path.is_file():  # only POSIX systems can open a folder, to flush it
         handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
         try:
             os.fsync(handle)

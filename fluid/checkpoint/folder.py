@@ -202,8 +202,8 @@ class Folder:
 
         Args:
           step: the step number of the checkpoint.
-          places: shardings by name, for non-empty arrays that are placed on devices instead. A process reads only the
-            shards of its own devices.
+          places: shardings by name, for arrays that are placed on devices instead of the host. These arrays must have
+            elements. A process reads only the shards of its own devices.
         """
         import orbax.checkpoint as ocp
 
@@ -221,8 +221,8 @@ class Folder:
 
         Args:
           step: the step number of the checkpoint.
-          arrays: by name, on the host.
-          meta: JSON to store beside the arrays.
+          arrays: the arrays by name, on the host.
+          meta: the JSON to store beside the arrays.
         """
         import orbax.checkpoint as ocp
 
@@ -246,8 +246,9 @@ class Folder:
     def discard(self, temporary: pathlib.Path) -> None:
         """Remove the files of a checkpoint that could not be written completely.
 
-        A write fails as soon as one file fails. Threads of TensorStore still write the other files then, and create the
-        folder again if it was removed. The folder is therefore removed again before the next save, and on `release`.
+        A write fails as soon as one file fails. Threads of TensorStore, with which Orbax writes, still write the other
+        files then, and create the folder again if it was removed. The folder is therefore removed again before the next
+        save, and on `release`.
 
         Args:
           temporary: the folder from `begin`.
@@ -269,9 +270,9 @@ class Folder:
         Args:
           temporary: the folder from `begin`, with the arrays in it.
           step: the step number of the checkpoint, which becomes the name of the folder.
-          arrays: by name, with shapes and dtypes.
-          meta: as for `write`.
-          sealed: known checksums, as for `integrity.seal`.
+          arrays: by name, arrays whose shapes and dtypes are listed in meta.json.
+          meta: the JSON to store beside the arrays.
+          sealed: by file name, the checksums of files that other processes have written; None if there are none.
         """
         listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
         text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
@@ -302,7 +303,7 @@ class Folder:
         return name
 
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
-        """Return the newest undamaged step, None if there is none; and the flaws of all newer checkpoints, by step."""
+        """Return the step of the newest undamaged checkpoint, or None; and the flaws of newer checkpoints, by step."""
         return newest_whole(self.steps(), self.flaw)
 
     def _nonsense(self, step: int) -> str | None:
@@ -314,7 +315,7 @@ class Folder:
                 return f"{META} is that of step {meta['step']}"
             for array in meta["arrays"].values():
                 jnp.dtype(array["dtype"])
-        except errors.FluidError:  # RemoteFolder raises this error if it cannot reach the object store
+        except errors.FluidError:  # raised if an object store cannot be reached, which is no flaw of the checkpoint
             raise
         except (OSError, *integrity.NONSENSE) as error:
             return f"{META} makes no sense: {type(error).__name__}: {error}"
@@ -332,11 +333,11 @@ class Folder:
 
 
 def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
-    """Return the newest undamaged step, None if there is none; and the flaws of all newer checkpoints, by step.
+    """Return the step of the newest undamaged checkpoint, or None; and the flaws of newer checkpoints, by step.
 
     Args:
       steps: the step numbers of the checkpoints, ascending.
-      flaw: returns the flaw of the checkpoint of a step as text, or None for an undamaged one.
+      flaw: a function that returns the flaw of the checkpoint of a step as text, or None for an undamaged checkpoint.
 
     Example:
       >>> newest_whole([2, 4, 6], {2: None, 4: None, 6: "meta.json is missing"}.get)

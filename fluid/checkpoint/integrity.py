@@ -1,9 +1,9 @@
 """Integrity: the seal of a folder, which detects damaged files, and structure checks of JSON.
 
-A seal has the checksums of all files of a checkpoint. Orbax checks its indices but not the bytes of arrays, and reads
-most flipped bits as wrong numbers. The seal is a text file: inside the folder, `sha256sum -c fluid.seal` checks all
-that `flaw` checks, except for added files. A checksum proves that a file is intact, but not that fluid wrote it: hence
-the structure checks.
+A seal is a text file with the checksums of all files of a checkpoint. Orbax checks its indices but not the bytes of
+arrays, and reads most flipped bits as wrong numbers. Inside the folder, `sha256sum -c fluid.seal` checks all files that
+the seal lists. This module also finds files that were added later. A checksum proves that a file is intact, but not
+that fluid wrote the file. So this module also checks the structure of JSON.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
 
     Args:
       folder: the folder to seal.
-      known: checksums by name, from `checksums`, of files that another process has written and checked.
+      known: by file name, the checksums of files that another process has written, from `checksums`.
 
     Raises:
       CheckpointError: a file of another process is not visible here.
@@ -162,8 +162,12 @@ def _digest_of(text: str) -> str:
 
 
 Kind = Any
-"""The expected structure of JSON: a type; `[kind]`, a list; `{"*": kind}`, a dict; `{"name": kind}`, members of a
-dict, where an absent member is None; a tuple, any of its kinds; or a function that returns whether a value is valid."""
+"""A description of the expected structure of JSON.
+
+A type describes a value of this type, and None describes null. `[kind]` describes a list whose members fit `kind`.
+`{"*": kind}` describes a dict whose values all fit `kind`. `{"name": kind}` describes a dict whose value under "name"
+fits `kind`; an absent value counts as null. A tuple of kinds describes a value that fits one of them. A function
+describes the values for which it returns True."""
 
 
 def natural(value: Any) -> bool:
@@ -175,8 +179,8 @@ def check_structure(value: Any, kind: Kind, where: str) -> None:
     """Check that JSON has the expected structure.
 
     Args:
-      value: the JSON.
-      kind: the expected structure.
+      value: the parsed JSON.
+      kind: the expected structure, in the notation of `Kind`.
       where: the name of the value, for the message.
 
     Raises:

@@ -21,11 +21,11 @@ class LoadReport:
     """The result of loading a file or named arrays into a program; `print` shows a summary.
 
     Attributes:
-      where: the origin of the arrays.
+      where: the source of the arrays as text, such as the path of the file.
       taken: names of the parameters and states that were loaded.
-      missing: parameters and states that the source lacks, which keep their values; with dtype and shape.
-      extra: names of the source that the program does not have; with dtype and shape.
-      skipped: arrays left out by `skip=` and `names=`, with dtype and shape in the source and in the program.
+      missing: by name, dtype and shape of parameters and states that the source lacks, and that keep their values.
+      extra: by name, dtype and shape of arrays in the source that the program does not have.
+      skipped: by name, dtype and shape of arrays that `skip=` or `names=` left out, in the source and in the program.
 
     Example:
       >>> LoadReport("old.params", ("fc_0.w_0",), {"head.w_0": "float32[8, 3]"})
@@ -58,10 +58,10 @@ class LoadReport:
         return "\n".join(lines)
 
     def tell(self, may_be_extra: bool = False) -> None:
-        """Log the report; as a warning if program arrays keep their values, or source arrays are not used.
+        """Log the report; as a warning if the source lacks arrays of the program, or has arrays that are not used.
 
         Args:
-          may_be_extra: True if unused arrays are expected.
+          may_be_extra: True if arrays of the source are expected to be unused, and need no warning.
         """
         unexpected = self.missing or (self.extra and not may_be_extra)
         log.log(logging.WARNING if unexpected else logging.INFO, "%s", self)
@@ -72,7 +72,7 @@ def _listed(arrays: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in list(arrays.items())[:_LISTED]) + more
 
 
-# The type of a description of the arrays that a program needs: their shapes and dtypes by name.
+# The type of a mapping that describes the arrays of a program: by name, the shape and the dtype of each array.
 Wanted = Mapping[str, tuple[tuple[int, ...], str]]
 
 _SHOWN = 20
@@ -101,11 +101,11 @@ def check_match(
     """Check names, shapes and dtypes of arrays against a program.
 
     Args:
-      found: arrays by name.
-      wanted: shape and dtype by name.
-      where: the origin of the arrays, for the message.
+      found: the arrays to check, by name.
+      wanted: shape and dtype of the program's arrays, by name.
+      where: the origin of the arrays `found`, for the message.
       allow_extra: True accepts names that the program does not have.
-      advice: a sentence for the message that says how to resolve a difference; by default `CHECK_THE_PROGRAM`.
+      advice: a sentence for the message that says how to resolve a difference; by default, to check the program.
       sites: the line of code that created each array of the program, for the message.
       sites_there: the line of code that created each array of `found`, if known.
       owner: the text that names the program in the message.
@@ -165,7 +165,8 @@ def choose(
       sites: the line of code that created each array of the program, for messages.
       allow_missing: True accepts arrays of the program that the source does not have.
       allow_extra: True accepts arrays of the source that the program does not have.
-      advice: a sentence for error messages that says how to resolve a difference; by default `TAKE_A_PART`.
+      advice: a sentence for error messages that says how to resolve a difference; by default, it recommends `rename=`,
+        `skip=` and `strict=`.
 
     Raises:
       ParameterError: names, shapes or dtypes differ, or the program would take no array.

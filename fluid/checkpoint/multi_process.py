@@ -43,14 +43,15 @@ def write_together(
     Args:
       folder: the shared folder.
       step: the step number of the checkpoint.
-      arrays: by name. JAX arrays may be divided among the processes; the first process writes all other arrays.
-      meta: returns the JSON to store beside the arrays; called in the first process.
+      arrays: the arrays by name. JAX arrays may be divided among the processes; the first process writes all other
+        arrays.
+      meta: a function that returns the JSON to store beside the arrays; called only in the first process.
       group: the processes.
-      copied: called once the arrays are copied to the host, after which the caller may change them.
+      copied: a function that is called when the arrays are copied to the host. The caller may change the arrays then.
 
     Raises:
-      CheckpointError: a process has failed. The checkpoint is removed, and all others stay unchanged.
-      DistributedError: a process did not arrive in time. The next trainer removes the remains.
+      CheckpointError: a process has failed. The new checkpoint is removed, and all earlier checkpoints stay unchanged.
+      DistributedError: a process did not arrive in time. The next trainer removes the unfinished checkpoint.
     """
     name = in_first(group, "a checkpoint that begins", lambda: _begun(folder, step))
     temporary = folder.path / name
@@ -75,7 +76,7 @@ def in_all(group: Group, what: str, work: Callable[[], T]) -> list[T]:
     Args:
       group: the processes.
       what: a description of the work, for messages.
-      work: runs in this process, and returns JSON.
+      work: a function that runs in this process, and returns JSON.
 
     Returns:
       The result of each process, by process index.

@@ -51,7 +51,8 @@ class RemoteFolder(Folder):
     """A folder of checkpoints in an object store, one for each step number.
 
     Args:
-      address: for example "s3://bucket/run"; the library of the store finds credentials where its own tools look.
+      address: for example "s3://bucket/run". The library of the store finds credentials in their usual files and
+        environment variables.
       read_only: True changes no file.
 
     Raises:
@@ -96,7 +97,7 @@ class RemoteFolder(Folder):
         super().release()
 
     def check_there(self) -> None:
-        """Check that no other trainer is known to write to this folder; the store itself is not read.
+        """Check that this object has not found another trainer in this folder. The object store is not read again.
 
         Raises:
           CheckpointError: another trainer writes here.
@@ -159,7 +160,7 @@ class RemoteFolder(Folder):
             remove(here)
 
     def delete(self, step: int) -> None:
-        """Remove a checkpoint, its seal first: without a seal it is not used, even if this process is killed."""
+        """Remove a checkpoint, its seal first. Without the seal, no process uses the other files of the checkpoint."""
         self._check_owner()
         self._metas.pop(step, None)
         self._remove(str(step))

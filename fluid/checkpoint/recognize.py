@@ -119,7 +119,7 @@ _FORMATS = {
 _MAGIC = {
     b"\x89HDF\r\n\x1a\n": "keras",
     b"\x93NUMPY": "npy",
-    b"\x80\x02": "torch",  # files that torch.save of PyTorch before 1.6 wrote
+    b"\x80\x02": "torch",  # PyTorch before 1.6 began its files with a pickle of protocol 2
     b"\x80": "pickle",
 }
 

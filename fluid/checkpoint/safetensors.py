@@ -23,15 +23,16 @@ def is_safetensors(path: pathlib.Path) -> bool:
 
 
 def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, str]) -> None:
-    """Write arrays to a file, atomically.
+    """Write arrays to a file in the safetensors format, atomically.
 
     Args:
       path: the file.
-      arrays: by name.
-      notes: the metadata of the file.
+      arrays: the arrays, by name.
+      notes: the metadata of the file: texts by name.
 
     Raises:
-      ArgumentTypeError: the format does not support a dtype. ParameterFileError: the file cannot be written.
+      ArgumentTypeError: the format does not support the dtype of an array.
+      ParameterFileError: the file cannot be written.
     """
     library = _library(path)
     # Arrays are made contiguous, because the library writes the memory of an array as is and ignores its strides.
@@ -48,7 +49,7 @@ def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, 
 
 
 def load(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read the arrays of a file by name, and the metadata.
+    """Read the arrays of a .safetensors file by name, and the metadata of the file.
 
     Raises:
       ParameterFileError: the file is damaged, has another format, or holds a dtype that NumPy does not support.

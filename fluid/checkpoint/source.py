@@ -22,7 +22,7 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
     """Return arrays under the names that a program uses.
 
     Args:
-      arrays: by name.
+      arrays: the arrays, by name.
       rename: patterns and the names that replace matching names. The first matching pattern counts; names without a
         match stay. `*`, `?` and `[abc]` match as in a glob; the matched texts replace the first, second, ... `*` of the
         new name. `{n}` matches a number, which the new name may contain as `{n}`, `{n+1}` or `{n-1}`.
@@ -62,9 +62,9 @@ class RenameRule:
     """One entry of `rename`: a pattern for names, and the new name of an array whose name matches.
 
     Args:
-      pattern: see `renamed`.
-      target: the new name.
-      argument: the argument that holds the entry, for messages.
+      pattern: a name with `*`, `?`, `[abc]`, or `{n}` for a number.
+      target: the new name, which may contain `*`, and numbers of the pattern, as in `{n+1}`.
+      argument: the name of the argument that holds the entry, for messages, such as "rename".
 
     Raises:
       ArgumentError: the new name uses a `*` or a number that its pattern does not have.
@@ -107,7 +107,12 @@ class RenameRule:
 
 
 def _expression(part: str, before: Sequence[str]) -> str:
-    """Convert a part of a pattern to a regular expression; `before` holds the parts on its left."""
+    """Convert a part of a `rename` pattern, such as `*` or `{n}`, to a regular expression.
+
+    Args:
+      part: a sign such as `*` or `{n}`, or the text between two signs.
+      before: the parts on the left of this part.
+    """
     if not _SIGN.fullmatch(part):
         return re.escape(part)
     if part.startswith("{"):
@@ -131,8 +136,8 @@ class ArraySource(NamedTuple):
     """Arrays that can be loaded into a program.
 
     Attributes:
-      arrays: by name.
-      where: the origin of the arrays, for messages.
+      arrays: the arrays, by name.
+      where: the origin of the arrays, for messages, such as the path of a file.
       sites: the line of code that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
       table: the JSON of the `fluid.reader.Table` that the parameters were trained with; None if there is none.
     """
@@ -174,7 +179,7 @@ def source_of(given: Parameters) -> ArraySource:
     """Return the arrays of a file, or of a mapping, as an ArraySource.
 
     Args:
-      given: a path or a mapping.
+      given: the path of a file of parameters, or arrays by name.
 
     Raises:
       ParameterFileError: the file does not exist, or has another format.

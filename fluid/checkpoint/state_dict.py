@@ -203,7 +203,7 @@ class _Row:
         return ", ".join(filter(None, (order, split)))
 
     def targets(self, name: str) -> list[str] | None:
-        """Return the names of the parameters that an array `name` sets; None if the pattern does not match `name`."""
+        """Return the names of the parameters that the array `name` of the file sets; None if `name` does not match."""
         found = [rule.apply(name) for rule in self._rules]
         return None if found[0] is None else [str(target) for target in found]
 
@@ -217,7 +217,14 @@ class _Row:
 
 
 class _Share(NamedTuple):
-    """The new value of one parameter: an array of the file, or one of the parts into which it is split."""
+    """The new value of one parameter: an array of the file, or one part of an array that is split.
+
+    Attributes:
+      row: the row of the name table that matches the array.
+      name: the name of the array in the file.
+      target: the name of the parameter.
+      array: the new value of the parameter.
+    """
 
     row: _Row
     name: str
@@ -231,7 +238,7 @@ def fit(
     """Convert the weights of another library to the parameters of a program; see `fluid.io.load_state_dict`.
 
     Args:
-      given: a path, or arrays by name.
+      given: the path of a file that another library wrote, or arrays by name.
       table: a dict from names in the file to names in the program, see `NameTable`.
       wanted: shape and dtype of the program's arrays, by name.
       ignore: names and globs to leave out, in the file and in the program.
@@ -240,9 +247,9 @@ def fit(
       Arrays by the names of the program, and the report.
 
     Raises:
-      ArgumentTypeError: the table has a row of another form.
-      ParameterFileError: see `read_state_dict`.
-      ParameterError: names are left on either side, or shapes differ.
+      ArgumentTypeError: a row of the table is invalid.
+      ParameterFileError: the file does not exist, or is of another format.
+      ParameterError: an array matches no row, a row matches no array, a parameter gets no array, or shapes differ.
     """
     where = "the given weights" if isinstance(given, Mapping) else os.fspath(given)
     found = {n: _on_host(v) for n, v in given.items()} if isinstance(given, Mapping) else read_state_dict(given)

@@ -92,11 +92,18 @@ def add_parameters(parser: argparse.ArgumentParser, required: bool = True) -> No
 
 
 def parameters(given: argparse.Namespace) -> Any:
-    """Return the path in `--params`, or the arrays, by name, of the newest checkpoint in the folder `--checkpoint`.
+    """Return the parameters that the arguments of a command name.
+
+    Args:
+      given: the parsed arguments, see `add_parameters`.
+
+    Returns:
+      The path in `--params`; or the arrays, by name, of the newest checkpoint in the folder `--checkpoint`. None if
+      both arguments are absent.
 
     Raises:
-      ArgumentError: there is no such file.
-      CheckpointError: there is no undamaged checkpoint.
+      ArgumentError: the file in `--params` does not exist.
+      CheckpointError: the folder has no undamaged checkpoint.
     """
     if given.checkpoint is not None:
         return newest_checkpoint(given.checkpoint).arrays

@@ -210,7 +210,7 @@ def _columns(column: str, known: Sequence[str]) -> list[str]:
 
 
 def _is_plain(spec: FeedSpec) -> bool:
-    """Return True if a column can be read in the dtype of its feed: if it has numbers, and no lists of lists."""
+    """Return True if the columns of a feed can be read in its dtype: if it has numbers, and no nested sequences."""
     return spec.lod_level < 2 and np.dtype(spec.dtype).kind in "biuf"
 
 

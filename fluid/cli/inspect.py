@@ -168,7 +168,7 @@ def _row(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _arrays(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Add the number of bytes to the dtype and shape of each array, and return all of them by name."""
+    """Return dtype, shape and number of bytes of each array, as a dict by name that can be written as JSON."""
     return {
         name: {
             "dtype": array["dtype"],

@@ -199,9 +199,10 @@ class Processes:
 
 
 def _of_fluid(index: int, count: int) -> dict[str, str]:
-    """Return the variables from which PaddlePaddle Fluid programs read their index and all processes' addresses.
+    """Return the environment variables from which PaddlePaddle Fluid programs read their index and addresses.
 
-    No process listens at these addresses: the programs only count them, and search for their own address.
+    There is one address for each process, but no process listens there. The programs only count the addresses, and
+    search for their own address.
     """
     addresses = [f"127.0.0.1:{6170 + number}" for number in range(count)]
     return {

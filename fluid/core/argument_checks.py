@@ -94,7 +94,7 @@ def is_size(value: Any) -> bool:
 
 
 def fitting(name: str) -> Callable[[F], F]:
-    """Return a decorator for a function or a class: a call with wrong arguments raises an error that shows valid ones.
+    """Return a decorator for a function or class: a call with wrong arguments raises an error that shows all arguments.
 
     For a frozen dataclass, an assignment to a field raises an error that shows how to make a changed copy.
 
@@ -233,7 +233,7 @@ def misfit_of(
 
 
 def _verb(reason: str) -> str:
-    """Convert a message of `Signature.bind` to a phrase that follows the function name, such as "is missing ..."."""
+    """Convert an error text of `inspect.Signature.bind` to words after the function name, such as "is missing ..."."""
     return f"is {reason}" if reason.startswith("missing") else f"got {reason.removeprefix('got ')}"
 
 
@@ -250,7 +250,7 @@ def is_compiled_with_cuda() -> bool:
     """
     try:
         return bool(jax.local_devices(backend="cuda"))
-    except RuntimeError:  # JAX is installed without the CUDA backend
+    except RuntimeError:  # JAX raises this error if it has no CUDA support
         return False
 
 
@@ -304,7 +304,7 @@ T = TypeVar("T", int, str)
 
 
 class _Default:
-    """A base class for default values: each equals a plain number or string, but has a type that shows the default."""
+    """A base class of numbers and strings that are default values of arguments; `is_default` recognizes this class."""
 
 
 class _Number(_Default, int):
@@ -335,8 +335,9 @@ def is_default(value: Any) -> bool:
 def as_fluid() -> Iterator[None]:
     """Silence warnings about likely mistakes, from `doubt_reading` and `doubt_setting`, in a `with` block.
 
-    The block runs code that was written for PaddlePaddle Fluid, so arguments have the meaning that they have in
-    Fluid."""
+    The block runs code that was written for PaddlePaddle Fluid (2017). Its author means the arguments as Fluid does, so
+    the warnings would be false alarms.
+    """
     frame = current_frame("core.as_fluid")
     before, frame.as_fluid = frame.as_fluid, True
     try:
@@ -351,17 +352,17 @@ def doubt_reading(message: str) -> None:
     The warning begins with the user's source line.
 
     Args:
-      message: both meanings, and the code to write for each.
+      message: the meaning in PaddlePaddle Fluid, the meaning that users expect, and the code to write for each.
     """
     if not current_frame("core.doubt_reading").as_fluid:
         doubt(message)
 
 
 def doubt_setting(message: str) -> None:
-    """Warn of arguments of an object that are most likely a mistake.
+    """Warn of arguments of an object, such as an optimizer, that are most likely a mistake.
 
-    Outside a program function, the function warns immediately. Each trace of a program function creates the object
-    again, but only the first traced run warns.
+    Outside a program function (a function that calls layers), the warning appears immediately. Inside a program
+    function, each trace creates the object again, but only the first traced run issues the warning.
 
     Args:
       message: the mistake and the code to write instead.

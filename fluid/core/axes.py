@@ -31,7 +31,7 @@ def axes_of(owner: str, sharding: Any, known: Mapping[str, int], strict: bool = 
       strict: refuse every axis that the mesh does not have.
 
     Raises:
-      ArgumentError: the value is not a sharding, names an unknown axis, or uses an axis twice.
+      ArgumentError: `sharding` has another form, names an unknown axis, or uses an axis twice.
 
     Example:
       >>> axes_of("w", (None, "model", ("data", "fsdp")), {"data": 2, "fsdp": 2, "model": 2})

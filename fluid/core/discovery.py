@@ -1,6 +1,7 @@
 """Discovery: one traced run of a program function on dummy data, its results, and warnings about likely mistakes.
 
-One warning is for two successive weights that both start as zeros, because their units stay equal during training.
+One of the warnings is for two successive weights that both start as zeros: the units (outputs) of the first weight stay
+equal to each other during training.
 """
 
 import re
@@ -41,8 +42,8 @@ def stacked_zeros(
     """Return the names of two successive weights that both start as zeros; None if there are none.
 
     Successive means that the data reaches the second weight only through the first. Then the first weight has no
-    gradient while the second weight is 0, and later its units stay equal to each other. A zero weight at the end of a
-    residual block is harmless, because the data also takes the other path.
+    gradient while the second weight is 0, and later the units (outputs) of the first weight stay equal to each other. A
+    zero weight at the end of a residual block is harmless, because the data also takes the other path.
 
     Args:
       jaxpr: the equations of a program.
@@ -148,7 +149,7 @@ class Discovery:
       outputs: shape and dtype of each output, in order.
       output_names: the keys of the outputs if the function returned a dict, else None.
       loss_output: the index of the loss among the outputs; see `Program`.
-      aliases: other names of named values; see `Program`.
+      aliases: additional names of named values; see `Program`.
       jaxpr: the equations of the run.
       constants: arrays from outside the function that the equations use.
       results: the variables of each output; a sequence batch has several variables.
@@ -157,7 +158,8 @@ class Discovery:
         uses them.
       feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name, without parameters that only loops and branches use.
-      expected: the variables of the values in `frame.made.expected`, of which a layer expects a kind such as labels.
+      expected: the variables of values of which a layer expects a kind, such as labels; `frame.made.expected` has the
+        records of the layers, in equal order.
       moving: the variables whose values change from step to step: feeds, parameters, states and the random key.
       reductions: for each output the rule that combines its values over minibatches; None if layers recorded no rule.
     """
@@ -186,9 +188,10 @@ class Shapes(NamedTuple):
     values: dict[str, Array]
 
     def marked(self, other: "Shapes") -> "Shapes":
-        """Return a copy of these shapes with None for each dimension that differs in `other`.
+        """Return a copy of these shapes with None for each dimension that depends on the batch size.
 
-        `other` comes from a run with another batch size. Named values that are not in `other` are left out.
+        `other` has the shapes of a run with another batch size: dimensions that differ depend on the batch size. Named
+        values that are not in `other` are left out.
         """
         outputs = [marked(mine, its) for mine, its in zip(self.outputs, other.outputs, strict=True)]
         return Shapes(outputs, {n: marked(a, other.values[n]) for n, a in self.values.items() if n in other.values})
@@ -207,7 +210,7 @@ def array_of(value: Any) -> Array:
 
 
 def marked(first: Array, second: Array) -> Array:
-    """Return the shape `first`, with None where the shape `second` differs; unchanged if the ranks differ."""
+    """Return the shape `first` with None for each size that differs in `second`; unchanged if the ranks differ."""
     if len(first.shape) != len(second.shape):
         return first
     return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
@@ -266,7 +269,7 @@ def discover(
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
         _check_leaks(name, frame, closed.consts, batch)
     except Exception as error:
-        error.__notes__ = notes  # this drops JAX's note about removed traceback frames
+        error.__notes__ = notes  # without JAX's note, which says that it removed traceback frames
         if explained is not None:
             explained.__notes__ = notes
             raise explained from None

@@ -1,4 +1,4 @@
-"""Equation values: results of operators, and named values inside loops and branches, read from traced equations."""
+"""Equation values: results of operators, and named values inside loops and branches, found in traced JAX equations."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,10 +30,10 @@ _OPERATORS = {
     "eq": "equal",
     "ne": "not_equal",
 }
-# `_OPERATOR`: the beginning of the name, in call stacks, of the JAX function that runs operators such as `+`.
+# `_OPERATOR`: in a call stack, the name of the JAX function that runs an operator such as `+` begins with this text.
 _OPERATOR = "_forward_operator_to_aval"
-# `_EVALUATED`: primitives, such as loops, that call an inner function. To read or replace values in this function,
-# `_Evaluation` evaluates the equations of the function one by one.
+# `_EVALUATED`: primitives, such as `scan`, that call an inner function: a loop body or a branch. To read or replace
+# values in the inner function, `_Evaluation` evaluates the equations of this function one by one.
 _EVALUATED = ("scan", "cond", "checkpoint", "remat2")
 
 
@@ -150,7 +150,7 @@ class _Evaluation:
     def _results(
         self, jaxpr: Any, equation: Any, inputs: list[Any], name: str | None
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the results of one equation of a jaxpr, and the requested values inside the equation by name."""
+        """Return the results of one equation of a jaxpr, and the requested values of its loop or branches, by name."""
         if name is not None and name in self._replaced:
             return [_replacement(name, self._replaced[name], equation.outvars[0].aval)], {}
         kind, params = equation.primitive.name, equation.params

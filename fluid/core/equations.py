@@ -27,11 +27,12 @@ _COSTS = frozenset(
     "mse_loss nce npair_loss rank_loss sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits "
     "sigmoid_focal_loss smooth_l1 softmax_with_cross_entropy square_error_cost ssd_loss warpctc yolov3_loss".split()
 )
-# `_LABEL`: the prefix of the names that `label` writes. Names that users write for `jax.checkpoint` do not have it.
+# `_LABEL`: the prefix of names that fluid writes into equations. Names that users write into equations, for
+# `jax.checkpoint`, do not have this prefix.
 _LABEL = "fluid:"
 # `DEVICE`: the first part of the JAX name scope that `with fluid.device_guard(...)` writes into equations.
 DEVICE = "device_guard("
-DEFAULT = "default"  # the result of `device_in` that means the device of the Session
+DEFAULT = "default"  # in equations, the device name that means the device of the Session
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
@@ -262,7 +263,7 @@ def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
 
 
 def has_arrays(constants: Sequence[Any]) -> bool:
-    """Return whether one of the constants of a trace is an array of several numbers, which `unsteady` checks."""
+    """Return whether any constant of a trace is an array of several numbers, which may be random numbers of NumPy."""
     return any(map(_is_array, constants))
 
 
@@ -351,7 +352,7 @@ def label(name: str, value: Any) -> None:
 
 
 def labelled(equation: Any) -> str | None:
-    """Return the name that `label` wrote into an equation; None for other equations."""
+    """Return the name of a value that `label` wrote into an equation; None for an equation without a label."""
     name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
     return name.removeprefix(_LABEL) if name.startswith(_LABEL) else None
 
@@ -432,8 +433,8 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
     def number(variable: Any) -> str:
         if is_literal(variable):
             return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
-        # The text has no dtype, because dtypes are slow to write. Conversions of dtypes are equations, which the
-        # checksum includes.
+        # Leave out the dtype of the variable, because dtypes are slow to convert to text. A conversion to another dtype
+        # is an equation, which the checksum includes.
         if variable not in numbers:
             numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
         return numbers[variable]

@@ -19,8 +19,8 @@ from fluid import errors
 from fluid.compat.name_hints import HINTS
 from fluid.core.frame import is_library
 
-# `_NEEDS_NUMBERS`: for each class of error, the code that needs the numbers of a value, and advice. The first matching
-# class is used.
+# `_NEEDS_NUMBERS`: errors of JAX for code that needs the numbers of a value, although a traced value has no numbers.
+# For each class of error: the kind of code, such as `if`, and advice. The first class that matches an error is used.
 _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
     (
         jax.errors.TracerBoolConversionError,
@@ -256,7 +256,7 @@ def explained_prints(batch: int, again: bool) -> Iterator[None]:
 
     Args:
       batch: the dummy batch size.
-      again: True if an earlier run of the function has already printed; then the block prints nothing.
+      again: True if an earlier run of the function has already printed its text; then the block prints nothing.
     """
     if threading.current_thread() is not threading.main_thread() or sys.stdout is None:
         yield

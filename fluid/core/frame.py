@@ -1,4 +1,4 @@
-"""Frame: the state that one trace of a program function reads and writes, and the ContextVar that holds it."""
+"""Frame: the state that one trace of a program function reads and writes; a ContextVar holds the current Frame."""
 
 import contextlib
 import functools
@@ -23,7 +23,8 @@ _LIBRARIES = tuple(
     str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
-# `CALLED_AT`: the text between two source lines: a line in a shared function, and the line that calls the function.
+# `CALLED_AT`: in messages, the words between a source line inside a function and the source line that calls this
+# function.
 CALLED_AT = ", called at "
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
@@ -61,7 +62,8 @@ class FeedSpec:
       shape: the full shape, with None for the batch size and for undeclared sizes.
       dtype: the dtype as the user wrote it; "int64" data is stored in JAX's default integer type.
       lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
-      column: index in a row of the reader if the reader's order differs from the order of declaration, else None.
+      column: the index of this feed in each row of the reader, if the reader's order differs from the order of
+        declaration; else None.
       limits: `(low, high, also)` when a layer restricts the values of the data: integers to `low <= v < high`, other
         numbers to `low <= v <= high`; `v == also` is valid too.
       site: the user's source line that declared the feed.
@@ -199,8 +201,8 @@ class Given:
       perturbations: values that are added to named values, so that JAX can differentiate with respect to these values.
       row_perturbations: for each embedding table, the values that are added to the rows of each look-up.
       key: the random key of this step.
-      gather: called with the name of a stacked parameter and one slice of it, returns the slice unsharded; None if
-        the parameters are not sharded.
+      gather: a function of the name of a stacked parameter (of repeated blocks) and of the slice for one block. It
+        returns the slice with all its elements on each device. None if the parameters are not sharded.
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -227,7 +229,8 @@ class Declared:
       used_whole: names of parameters that are read as a whole, and not only by row look-ups (embeddings).
       shared: the shared functions by name.
       openings: the `with` blocks of each name scope, in order, by the full prefix of the scope.
-      only_frozen: the parameters that would be trainable outside `with fluid.frozen():`.
+      only_frozen: the names of parameters that are not trainable for the only reason that every use so far is inside
+        `with fluid.frozen():`.
       devices: the devices of `with fluid.device_guard(...)`.
       uses_randomness: True if a layer draws random numbers.
       table: the `fluid.reader.Table` that encodes raw rows as feeds of the program; None if there is no such table.
@@ -277,7 +280,7 @@ class Made:
 
 @dataclass
 class Naming:
-    """The counters and prefixes of automatic names.
+    """The counters and prefixes from which automatic names, such as `encoder/fc_0`, are computed.
 
     Attributes:
       counters: the next number for each name stem, such as "generator/fc".
@@ -390,7 +393,7 @@ class Frame:
     def reserve(self, name: str) -> None:
         """Advance the counters past an existing name: after `fc_3.w_0`, the next automatic name is `fc_4`."""
         stem, _, number = name.partition(".")[0].rpartition("_")
-        if stem and number.isdecimal() and len(number) < 10:  # 10 or more digits belong to a user's name
+        if stem and number.isdecimal() and len(number) < 10:  # 10 or more digits are part of a name that the user chose
             for prefixed in (stem, self.scoped(stem)):
                 self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 
@@ -433,7 +436,7 @@ def current_frame(caller: str) -> Frame:
     """Return the Frame, which holds the state of the running program function.
 
     Args:
-      caller: the public name for the error message if there is no frame, such as "layers.fc".
+      caller: the public name of the layer or function that needs the Frame, such as "layers.fc", for the error message.
 
     Raises:
       OutsideProgramError: no program function is running.

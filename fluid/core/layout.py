@@ -22,7 +22,7 @@ class TableRows(Protocol):
         """Return the rows with the indices `ids` `[n]` of an embedding table `array` `[count, ...]`."""
 
     def beside(self, values: Any) -> Any:
-        """Convert `values` `[n, ...]`, one for each read row, to the shape and sharding of the result of `read`."""
+        """Convert `values` `[n, ...]`, one for each row that `read` returns, to the shape and sharding of the rows."""
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
         """Return the table `array` with the rows `ids` replaced by `rows`, which have the shape that `read` returns."""
@@ -78,7 +78,7 @@ class Layout(Protocol):
         """
 
     def check(self, names: Collection[str]) -> None:
-        """Check that each rule of the user's `shardings` matches an array, once all programs are known.
+        """Raise an error if one of the user's sharding rules matches no array; all programs must be registered before.
 
         Args:
           names: the names of all arrays.
@@ -106,7 +106,7 @@ class Layout(Protocol):
         """
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
-        """Return the sharding of the input array `name` of shape `shape` after `take`; None for host memory."""
+        """Return the sharding that `take` gives to the input array `name` of shape `shape`; None for host memory."""
 
     def rows_here(self, count: int) -> Collection[int]:
         """Return the indices of the rows of a minibatch that devices of this process hold.
@@ -116,7 +116,7 @@ class Layout(Protocol):
         """
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """Return the initial values of a program's parameters and states, by name; zeros if `root` is None."""
+        """Return the initial parameters and states of a program, by name; `root` is the random key, None for zeros."""
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
         """Return the initial optimizer state for `parameters`; `rule` is the update rule of an optimizer."""

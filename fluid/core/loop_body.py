@@ -1,8 +1,9 @@
 """Loop bodies: functions that call layers, converted to pure functions for the loops and branches of JAX.
 
-The first traced run of a program also runs each body once and creates its parameters outside the loop. The results of
-this run are stored, so each later trace runs the body only once. Random keys are computed from the iteration number. A
-`StackedBody` is a body that runs several times, each time with separate arrays.
+In the first traced run of a program, each body runs one additional time outside the loop, which creates its parameters
+there. The findings of this additional run are stored, so later traces run the body only inside the loop. Random keys
+are computed from the iteration number. A `StackedBody` is a body that runs several times, each time with separate
+arrays.
 """
 
 import math
@@ -25,7 +26,8 @@ class BodyFindings(NamedTuple):
     Attributes:
       written: names of the states that the body changes.
       counters: the counters for automatic layer names, after the body.
-      specs: the ParameterSpecs that the body added, by name; empty if the Frame of the program already has them.
+      specs: the ParameterSpecs (shapes, dtypes) of the parameters and states that the body created, by name; empty if
+        the Frame (state) of the program already has them.
     """
 
     written: tuple[str, ...]
@@ -82,7 +84,7 @@ class Body:
 
     In the first traced run of a program, the constructor runs the function once, which creates its parameters outside
     the loop. If a feed overrides a named value inside the loop, the feed replaces this value in every iteration.
-    Embedding tables that the function reads get dense updates.
+    Embedding tables that the function reads get dense updates, which change all rows.
 
     Args:
       function: takes and returns pytrees of arrays.
@@ -267,7 +269,7 @@ def check_stages(owner: str, axis: str, count: int, size: int) -> None:
 
 
 class StackedBody(Body):
-    """A Body that runs `count` times, each time with separate arrays.
+    """A loop body that runs `count` times, each time with separate parameters and states.
 
     Arrays whose names begin with `scope` are created as one stacked array `[count, ...]`. All runs share the arrays
     with other names, which come from `ParamAttr(name=...)`.

@@ -61,7 +61,7 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
 
 
 def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
-    """Record the parameters that a name scope created; warn if an earlier `with` of this scope created similar ones.
+    """Record the parameters that a name scope created; warn if an earlier `with` block created similar parameters.
 
     Args:
       frame: the frame of the program function.
@@ -88,7 +88,7 @@ def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
 class NameScope:
     """The values, parameters and states that a program function has created under a prefix so far.
 
-    `name_scope` creates a NameScope. `scope.fc_0` and `scope["fc_0"]` return the last result of the layer `fc_0`.
+    `name_scope` creates a NameScope. `scope.fc_0` and `scope["fc_0"]` return the final result of the layer `fc_0`.
     `scope["fc_0.tmp_0"]` returns a named value, `scope["fc_0.w_0"]` a parameter or state, and `scope.inner` the nested
     scope "inner". All of them exist only while the program function runs.
 
@@ -110,8 +110,8 @@ class NameScope:
     def parameters(self) -> Mapping[str, Any]:
         """The parameters that layers have created in this scope so far, by their full names.
 
-        Parameters that `ParamAttr(name=...)` names, without the prefix, are included. The mapping is a valid
-        `parameter_list` of `minimize`; frozen parameters stay unchanged.
+        Parameters whose names come from `ParamAttr(name=...)`, and so have no prefix, are included too. The mapping is
+        a valid `parameter_list` of `minimize`; frozen parameters stay unchanged.
         """
         return Parameters(self)
 
@@ -156,7 +156,7 @@ class NameScope:
         return name.startswith(f"{self._prefix}/")
 
     def _running(self) -> Frame:
-        """Return the frame of the program function that opened the scope.
+        """Return the Frame (state) of the program function that opened the scope.
 
         Raises:
           OutsideProgramError: the program function is not running now, or the loop or branch that opened the scope is

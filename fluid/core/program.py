@@ -298,7 +298,7 @@ class Program(KnownAttributes):
             return find_reductions(
                 run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
             )
-        except Exception:  # guess the rules here: a run by the user raises the error again, and then reports it
+        except Exception:  # guess the rules; the error is raised again, and reported, when the user runs the program
             return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
 
     @functools.cached_property
@@ -384,8 +384,8 @@ class Program(KnownAttributes):
           plain: make layers use their simplest computation, and no platform-specific one.
           parts: return the contribution of the minibatch to the value of each output over several minibatches.
           frozen: names of parameters and states that a training step leaves unchanged.
-          gather: called with the name of a stacked parameter and one slice of it, returns the slice unsharded; None if
-            the parameters are not sharded.
+          gather: a function of the name of a stacked parameter (of repeated blocks) and of the slice for one block. It
+            returns the slice with all its elements on each device. None if the parameters are not sharded.
           until: names of values; stop as soon as they are computed, and return no outputs. None to run the whole
             function.
         """
@@ -415,7 +415,7 @@ class Program(KnownAttributes):
         """Return `overrides` with each alias replaced by the recorded name of the value.
 
         Raises:
-          ArgumentError: two names mean one value.
+          ArgumentError: two names in `overrides` mean one value.
         """
         names: dict[str, str] = {}
         for name in overrides:
@@ -542,9 +542,10 @@ class Program(KnownAttributes):
 
 
 def warn_of_adversaries(programs: Collection[Program]) -> None:
-    """Warn if two programs of a GAN each train the generator and the discriminator; `parameter_list` selects one.
+    """Warn if two programs of a GAN each train both nets, the generator and the discriminator, not only one of them.
 
-    The check needs parameter names that include "generator" and "discriminator".
+    The argument `parameter_list` of `minimize` selects one net. The check finds a mistake only if the names of the
+    parameters include "generator" and "discriminator".
     """
     sides = ("discriminator", "generator")
     # Check the names of parameters: only they show the mistake, because programs may train common layers on purpose.

@@ -93,7 +93,7 @@ class Contribution(NamedTuple):
 
 
 def said_of(frame: Frame, value: Any) -> Reduction | None:
-    """Return the recorded rule that combines a value over several minibatches; None if layers recorded none."""
+    """Return the rule that combines a value over several minibatches; None if the layers recorded no rule."""
     reduced = frame.fact(value, "reduced")
     if reduced is None:
         return None if frame.fact(value, "weight") is None else Reduction("mean")
@@ -412,7 +412,7 @@ def _scaled(equation: Any, kind: _Kind) -> _Kind:
 
 
 def _kept(*names: str) -> Callable[..., _Kind]:
-    """Return a rule for equations whose result has the kind of their first input if `names` has this kind."""
+    """Return a function that finds the kind of a result: the kind of the first input if in `names`, else "unknown"."""
     return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
 
 
@@ -607,7 +607,7 @@ def _trace(
         values: list[Any] = []
         for output in outputs:
             reduced = frame.fact(output, "reduced")
-            # This record is a rule for the output itself, and not for a function of several values.
+            # A record without a function is a rule for the output itself.
             if reduced is not None and reduced.function is None:
                 reduced = None
             parts = [output] if reduced is None else reduced.parts

@@ -1,4 +1,4 @@
-"""Scope: the named arrays of a Session."""
+"""Scope: the mapping from names to the parameters and states of a Session."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping

@@ -13,7 +13,8 @@ import numpy as np
 from fluid import errors
 from fluid.core.frame import FeedSpec
 
-# `_SINGULAR`: operators without a value or gradient at 0. Padding is often 0, so ones replace it before the operator.
+# `_SINGULAR`: operators without a value or gradient at 0. Padding is often 0, so it is replaced by ones before the
+# operator is applied.
 _SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
 
 

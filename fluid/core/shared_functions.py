@@ -1,8 +1,8 @@
 """Shared functions: functions whose calls all use one set of parameters and states.
 
 The second call of a shared function `net` has two name prefixes. Named values and random keys begin with `net(2)/`,
-parameters and states with `net/`. Layers use the first prefix; `Layer.array_name`, `Layer.owner` and `Stack` use the
-second prefix.
+parameters and states with `net/`. Layers use the first prefix. Only `Layer.array_name`, `Layer.owner` and
+`StackedBody`, which serve parameters and states, use the second prefix.
 """
 
 import functools
@@ -18,9 +18,10 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
     """Make every call of a function use one set of parameters and states.
 
     The names of parameters and states begin with the name of the function, as in `discriminator/fc_0.w_0`. Other layers
-    of the program and open name scopes do not change these names, so all calls, programs and files use equal names.
-    Each call draws separate dropout masks. The moving averages of `batch_norm` follow all calls, in order. A value of
-    the first call is named `discriminator/fc_0.tmp_0`; of the second call, `discriminator(2)/fc_0.tmp_0`; and so on.
+    of the program and open name scopes do not change these names, so the names are equal in all calls, programs and
+    parameter files. Each call draws separate dropout masks. The moving averages of `batch_norm` follow all calls, in
+    order. A value of the first call is named `discriminator/fc_0.tmp_0`; of the second call,
+    `discriminator(2)/fc_0.tmp_0`; and so on.
 
     The pattern `"discriminator/*"` selects these parameters in the `parameter_list` of `minimize`, and in `freeze`,
     `load_params`, `save_params` and shardings.
@@ -28,8 +29,8 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
     Args:
       function: a function that calls layers, with any arguments and results. A method has separate parameters for each
         instance.
-      name: the prefix of the parameters; by default the name of the function. A different name creates a second set of
-        parameters for one function: `target = fluid.shared(q, name="target")`.
+      name: the prefix of the names of the parameters; by default the name of the function. A different name creates a
+        second set of parameters for one function: `target = fluid.shared(q, name="target")`.
 
     Returns:
       The shared function; a decorator if `function` is left out.
@@ -80,7 +81,7 @@ class Shared:
 
     Args:
       function: a function that calls layers, with any arguments and results.
-      name: the prefix of the names of its parameters and states.
+      name: the prefix of the names of the function's parameters and states.
 
     Attributes:
       function: the argument `function`.

@@ -52,7 +52,8 @@ def create_parameter(
       initializer: called once with `(key, shape, dtype)` when a Session creates its arrays.
       trainable: True if optimizers may change the parameter.
       settings: the ParamAttr, which optimizers read.
-      rows_only: True if the caller reads the parameter only by `look_up`; then an update may change only these rows.
+      rows_only: True if the caller reads the parameter only by `look_up`. Then an update may change only the rows that
+        were looked up.
       kind: the kind of the layer, such as "fc", if the name is automatic; else empty.
       layer: the name of the layer, such as "fc_0"; empty if no layer creates the parameter.
 
@@ -252,7 +253,7 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
 
 @contextlib.contextmanager
 def unrecorded(scope: str) -> Iterator[None]:
-    """Discard the names that layers record in a `with` block; the caller names the results.
+    """Discard the names that layers record in a `with` block; the code that uses the block names the results instead.
 
     Args:
       scope: prefix of the automatic names in the block, from which random keys are computed; unique in the program.
@@ -454,7 +455,8 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     if spec.name in frame.given.overrides:
         value = _overridden(spec.name, value, frame.given.overrides[spec.name], batched=False)
     if spec.trainable is not None:
-        # If only some rows are read, `look_up` converts these rows.
+        # Convert the array to the dtype that the program computes in. If only some rows are read, `look_up` converts
+        # these rows instead.
         value = frame.compute(value) if whole else value
         value = jax.lax.stop_gradient(value) if frame.freezing else value
         frame.note(value, parameter=spec.name)

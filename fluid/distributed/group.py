@@ -64,7 +64,7 @@ class Group:
         """Send a value to all processes, and return the values of all processes.
 
         Args:
-          what: description of the value, which must be equal in all processes.
+          what: description of the value, for messages. The description must be equal in all processes.
           value: a JSON value.
 
         Returns:
@@ -101,7 +101,7 @@ class Group:
         """Send the value of process 0 to all processes, and return it. The values of other processes are ignored.
 
         Args:
-          what: description of the value, which must be equal in all processes.
+          what: description of the value, for messages. The description must be equal in all processes.
           value: a JSON value.
 
         Raises:
@@ -113,7 +113,7 @@ class Group:
         """Wait until all processes have called this method.
 
         Args:
-          what: description of the reason to wait, which must be equal in all processes.
+          what: description of the reason to wait, for messages. The description must be equal in all processes.
 
         Raises:
           DistributedError: a process does not call this method in time, or calls it with another description.
@@ -124,7 +124,7 @@ class Group:
         """Check that the values of all processes are equal.
 
         Args:
-          what: description of the values, for the error message.
+          what: description of the values, for messages. The description must be equal in all processes.
           described: JSON values by name; the error message reports the first difference in the order of the names.
 
         Raises:
@@ -231,6 +231,6 @@ def whole(tree: Any) -> Any:
 
 
 def _gathered(array: jax.Array) -> np.ndarray:
-    from jax.experimental import multihost_utils  # deferred import of a module that only several processes need
+    from jax.experimental import multihost_utils  # imported on use, because only several processes need this module
 
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))

@@ -196,7 +196,7 @@ def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
 
 
 def _send(connection: socket.socket, message: Any) -> None:
-    # OSError: the receiving process has ended; the other processes will report its end
+    # An OSError means that the receiving process has ended. The other processes will report its end.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps(message).encode() + b"\n")
 

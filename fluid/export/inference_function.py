@@ -54,8 +54,8 @@ class InferenceFunction:
                 f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
                 f'a value with a name of its own: fluid.layers.identity(x, name="h")'
             )
-        # This Step declares no feeds, so the program may stop after its last requested value. `_needed` then finds, in
-        # a trace, the feeds that the results need.
+        # This Step declares no feeds, so that the program may stop as soon as the requested values are computed. A
+        # trace of the Step then shows the feeds that the results need.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         stand_ins = self._stand_ins(_BATCHES[0])
@@ -109,6 +109,9 @@ class InferenceFunction:
         Args:
           batch: the batch size.
           longer: name of the feed whose sequences get more steps than the sequences of other feeds; empty for none.
+
+        Returns:
+          A dict with the groups "arrays", "feeds", "key" and "overrides" (named values, fed instead of computed).
         """
         program = self._program
         feeds = {
@@ -130,7 +133,7 @@ class InferenceFunction:
         return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)[0]
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Return, for each group of example arguments, such as "feeds", the names on whose values results depend."""
+        """Return the names of the example arguments on whose values results depend, for each group, such as "feeds"."""
         _, used = self._live(stand_ins)
         leaves = jax.tree_util.tree_leaves_with_path(stand_ins)
         found = {(path[0].key, path[1].key) for (path, _), is_used in zip(leaves, used, strict=True) if is_used}
@@ -141,7 +144,7 @@ class InferenceFunction:
 
         Args:
           needed: names of the feeds whose values are used.
-          stand_ins: the example arguments, from `_stand_ins`.
+          stand_ins: the example arguments with which the program is traced: arrays, feeds and others, each by name.
         """
         feeds = self._program.feeds
         equations = self._equations(stand_ins)
@@ -156,7 +159,7 @@ class InferenceFunction:
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
-        """Return the traced equations for longer sequences of the feed `name`; None if a layer refuses them."""
+        """Return the equations of a trace with longer sequences in the feed `name`; None if a layer refuses them."""
         try:
             return self._equations(self._stand_ins(_BATCHES[0], longer=name))
         except errors.FluidError:
@@ -187,7 +190,7 @@ class InferenceFunction:
         results = jax.eval_shape(self._results, stand_ins)
         try:
             others = jax.eval_shape(self._results, self._stand_ins(_BATCHES[1]))
-        except Exception:  # a program may allow only one batch size
+        except Exception:  # a program may allow only the first batch size: then all sizes of its results are fixed
             others = results
         names = self._program.output_names if self._names is None else self._names
         values = self._values(stand_ins, names)

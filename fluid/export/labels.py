@@ -17,7 +17,8 @@ JUDGES = frozenset(
     "recall sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits sigmoid_focal_loss smooth_l1 "
     "softmax_with_cross_entropy square_error_cost ssd_loss teacher_student_sigmoid_loss warpctc yolov3_loss".split()
 )
-# Kinds of values that loss and metric layers create: the name of the layer, or the stem of its automatic value names.
+# The kinds of losses and metrics in the dict `Program.kinds`. A kind is the name of a layer function, or the first part
+# of an automatic value name, such as "cross_entropy2" for the value "cross_entropy2_0.tmp_0".
 _KINDS = JUDGES | {"cross_entropy2", "hierarchical_sigmoid", "smooth_l1_loss"}
 _PARAMETER, _JUDGED = "@parameter", "@judged"
 
@@ -46,8 +47,8 @@ class _Output(NamedTuple):
 
     Attributes:
       name: the name of the output; empty if the output has no name.
-      needs: the names of the feeds on which the output depends, and the marks of `_dependencies` if it depends on a
-        parameter or a loss.
+      needs: the names of the feeds on which the output depends; also "@parameter" if the output depends on a parameter,
+        and "@judged" if it depends on a loss or metric layer.
       has_rows: True if the output has one row for each example.
     """
 
@@ -106,8 +107,8 @@ def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
     Args:
       program: the program.
       name: the name of the value.
-      found: the names of the feeds on which the value depends, and the marks of `_dependencies` if it depends on a
-        parameter or a loss.
+      found: the names of the feeds on which the value depends; also "@parameter" if the value depends on a parameter,
+        and "@judged" if it depends on a loss or metric layer.
     """
     array = program.values[name]
     is_float = jnp.issubdtype(jnp.dtype(array.dtype), jnp.floating)
@@ -118,8 +119,8 @@ def _dependencies(program: Program) -> tuple[dict[str, frozenset[str]], list[_Ou
     """Find the feeds on which each named value and each output depend.
 
     Returns:
-      Sets of feed names by value name, and a description of each output. A set also holds the mark `_PARAMETER` if the
-      value depends on a parameter, and `_JUDGED` if the value depends on a layer in `JUDGES`.
+      Sets of feed names by value name, and a description of each output. A set also holds "@parameter" if the value
+      depends on a parameter, and "@judged" if the value depends on a loss or metric layer.
     """
     arrays = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.parameters.items()}
     states = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.states.items()}
@@ -168,6 +169,6 @@ def _in_order(program: Program, names: Any) -> tuple[str, ...]:
 
 
 def _short(program: Program, name: str) -> str:
-    """Return the name of a layer, such as "fc_0", if `name` is the layer's last result; else return `name`."""
+    """Shorten a value name, as "fc_0.tmp_2" to "fc_0", if the value is the last one that its layer computes."""
     layer = name.rpartition(".tmp_")[0]
     return layer if layer and program.aliases.get(layer) == name else name

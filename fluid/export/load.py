@@ -171,7 +171,7 @@ def _spec(name: str, array: jax.Array, trainable: bool | None, site: str) -> Par
 
 
 def _ladder(entry: Entry, symbol: str) -> tuple[int, ...] | None:
-    """Return the sizes for which the dimension `symbol` was exported, ascending; None if any size is accepted."""
+    """Return the exported sizes of the dimension `symbol`, such as "batch", ascending; None if any size is accepted."""
     sizes = [function.sizes.get(symbol) for function in entry.functions]
     return None if None in sizes else tuple(sorted({size for size in sizes if size is not None}))
 
@@ -339,7 +339,8 @@ class Artifact:
             exported = jax.export.deserialize(bytearray(self._files[file]))
             if exported.calling_convention_version > jax.export.maximum_supported_calling_convention_version:
                 raise ValueError(f"its calling convention is {exported.calling_convention_version}")
-            exported.mlir_module()  # if JAX is too old, this raises the error now, not in the first run
+            # If JAX is too old for the file, this call raises the error now, before the function first runs.
+            exported.mlir_module()
         except ImportError as error:
             raise errors.ArtifactError(
                 "reading an exported model needs the flatbuffers library, which JAX does not install: "

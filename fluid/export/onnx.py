@@ -108,7 +108,7 @@ def _converted(call: Any, inputs: Mapping[str, jax.ShapeDtypeStruct], outputs: S
 
 
 def _evaluated(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Evaluate the equations of a jaxpr, but compute max pooling with the function `_pooled`.
+    """Evaluate the equations of a jaxpr, but compute max pooling on a reshaped array with fewer dimensions.
 
     jax2onnx 0.17 converts max pooling to windows of four dimensions, which ONNX Runtime does not support.
     """
@@ -160,7 +160,8 @@ def _check(content: bytes, call: Any, feeds: Sequence[FeedSignature]) -> None:
     """Check that ONNX Runtime and the function `call` compute equal results for random feeds of two sizes.
 
     Raises:
-      ArtifactError: ONNX Runtime fails, or a result differs by more than `_TOLERANCE` times its largest number.
+      ArtifactError: ONNX Runtime fails, or the difference of a result, relative to its largest number, is above the
+        tolerance.
     """
     import onnxruntime
 

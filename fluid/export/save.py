@@ -119,7 +119,8 @@ def write_model(
 
     Args:
       path: the path of the file.
-      kind: the format in the manifest, `standalone.FORMAT` or `standalone.STEP`.
+      kind: the name of the file format: `standalone.FORMAT` for an inference model, or `standalone.STEP` for a training
+        step.
       functions: the functions, by entry point.
       exported: the results of the function `export`, by entry point.
       arrays: the arrays that the functions read, by name.

@@ -84,7 +84,7 @@ class Form:
     least: int
 
     def open_sizes(self, fixed: Mapping[str, int]) -> list[str]:
-        """Return the names of the sizes in `dims` that are not in `fixed`."""
+        """Return the names of the sizes in `dims` that are not in `fixed`, and so accept any number."""
         return list(
             dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str) and d not in fixed)
         )
@@ -95,7 +95,7 @@ class Form:
         return tuple(f"{name} >= {self.least}" for name in steps) if self.least > 1 else ()
 
     def symbols(self, fixed: Mapping[str, int]) -> dict[str, Any]:
-        """Return the number in `fixed`, or else a JAX symbolic size, for each size that `dims` names."""
+        """Return all named sizes of the feeds, by name: the number in `fixed`, or else a symbolic size of JAX."""
         open_ = self.open_sizes(fixed)
         scope = jax.export.SymbolicScope(self.constraints(fixed))
         found = jax.export.symbolic_shape(", ".join(open_), scope=scope) if open_ else ()
@@ -227,7 +227,7 @@ def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
 
 
 def _dims(spec: FeedSpec, label: str) -> Dims:
-    """Return the dimensions of a feed, with a name for each open size: "batch", or a name that contains `label`."""
+    """Return the dimensions of a feed; an open size is a name, such as "batch", or "steps0" for the label "0"."""
     batch, *rest = spec.shape or (0,)
     first = [] if not spec.shape else [BATCH if batch is None else batch]
     steps = [f"outer{label}", f"steps{label}"][2 - spec.lod_level :] if spec.lod_level else []
@@ -262,7 +262,7 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> tuple[Any, bytes]:
-    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # this name becomes part of the exported function
+    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # the file contains this name: another name changes its bytes
         return function(arrays, feeds, key)
 
     with traced_for(platforms):

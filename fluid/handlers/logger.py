@@ -206,7 +206,8 @@ class CSVLogger(Logger):
             )
         whole = [row for row in rows if len(row) == len(header) and row[1].isdigit()]
         kept = [row for row in whole if int(row[1]) <= self.done]
-        if whole and not self.done and self._resumed is None:  # a new training began: the rows are of an older one
+        # this training begins at step 0, so the rows of the file belong to an earlier training
+        if whole and not self.done and self._resumed is None:
             self._move_aside(len(whole))
             return []
         return kept

@@ -85,7 +85,7 @@ class EarlyStopping(Monitor):
     def _judge(self, value: Any) -> None:
         better = self._better(value)
         if np.ndim(better):
-            better = better & (self._worse < self._patience)  # a stopped training of a Population keeps its best
+            better = better & (self._worse < self._patience)  # a stopped member keeps its best value
             self.best = np.where(better, value, np.nan if self.best is None else self.best)
         elif better:
             self.best = value

@@ -199,7 +199,7 @@ class TerminateOnNaN(Handler):
         return _State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
 
     def _by_name(self, state: _State) -> dict[str, Any]:
-        """Return all arrays of a `_State`, including optimizer state arrays, by their names in `Session.state`."""
+        """Return all arrays in `state`, including the optimizer state, by their names in `Session.state`."""
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: _State) -> None:
@@ -209,7 +209,10 @@ class TerminateOnNaN(Handler):
         self._losses = []
 
     def _put(self, state: _State) -> None:
-        """Put a copy of `state` into the scope, which holds the Session's arrays: the next step donates its buffers."""
+        """Replace the Session's arrays by a copy of `state`.
+
+        A copy is necessary, because the next training step donates (reuses) the buffers of the Session's arrays.
+        """
         scope = self.trainer.session.scope
         copied = _copy(state)
         scope.arrays.update(copied.arrays)

@@ -225,7 +225,7 @@ def _holds_labels(equation: Any) -> bool:
     return any(labelled(e) is not None or _holds_labels(e) for e in inside)
 
 
-# `_TRIALS`: the maximum number of times that `_rows_by_trial` repeats a training step.
+# The search for the rows that cause a non-finite value repeats the training step at most this number of times.
 _TRIALS = 64
 
 
@@ -382,7 +382,8 @@ class _Replay:
         """
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
-            if not bad.all():  # otherwise one row may have made all rows non-finite, for example in a batch norm
+            # if all rows are non-finite, one row may be the cause, for example in a batch norm: try the rows instead
+            if not bad.all():
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
 
@@ -406,7 +407,7 @@ class _Replay:
         """Find the minibatch rows that make a fetched value non-finite by binary search, and return their indices.
 
         Each trial repeats the step with a minibatch that contains only some of the rows, repeated to the original size.
-        After `_TRIALS` trials, all untested rows count as a cause.
+        The number of trials is limited; after the last trial, all untested rows count as a cause.
         """
         run = self.fetching([fetch])
         trials = 0

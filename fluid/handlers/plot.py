@@ -21,7 +21,10 @@ from fluid.trainer.evaluation.means import Averaging, Every, Interval, TrainingM
 
 
 class Recorder(Averaging):
-    """A handler that collects scalars, and passes them to `_write` some steps later, when the device has computed them.
+    """A base class of handlers that collect records of scalars, and write or plot the records.
+
+    A record is written some steps later, when the device has computed it, so that training does not wait. The method
+    `_write` of a subclass writes one record.
 
     Args:
       every: the interval of the records: a number of steps, or "epoch". A record has the means of the program's outputs
@@ -39,7 +42,7 @@ class Recorder(Averaging):
         self._waiting: deque[tuple[int, int, Any]] = deque()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Write all unwritten records."""
+        """Write all records of scalars that are not yet written."""
         super().begin_epoch(event)
         self._flush()
 
@@ -63,7 +66,7 @@ class Recorder(Averaging):
         self._waiting.append((event.epoch, self.done, by_name(event.metrics)))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all unwritten records."""
+        """Write all records of scalars that are not yet written."""
         self._flush()
 
     def state(self) -> dict[str, Any]:
@@ -75,7 +78,7 @@ class Recorder(Averaging):
         self._waiting.append((epoch, self.done, self._take()))
 
     def _flush(self, until: float = float("inf")) -> None:
-        """Write the records of the first `until` training steps; all records by default."""
+        """Write the unwritten records of the first `until` training steps; all unwritten records by default."""
         while self._waiting and self._waiting[0][1] <= until:
             epoch, done, values = self._waiting.popleft()
             self._write(epoch, done, values.read() if isinstance(values, TrainingMeans) else values)
@@ -147,7 +150,7 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # the interval begins after `_draw`, which may be slow
+            self._next = time.monotonic() + self._interval  # drawing may be slow: the interval begins after it
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
         """Add a point to the curve of each value; its x is `done`, the number of completed steps."""

@@ -1,6 +1,7 @@
 """Inspection of programs: tables and drawings of their layers.
 
-Names are loaded on first use, so `import fluid` stays fast. `__init__.pyi` lists the module of each name.
+A module of this package is imported when one of its names is used first, so `import fluid` stays fast. `__init__.pyi`
+lists the module of each name.
 """
 
 from fluid._util import lazy

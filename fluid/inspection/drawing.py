@@ -1,9 +1,11 @@
 """Drawings: the graph of a program as SVG and DOT, and the positions of its boxes, frames and edges in SVG.
 
-The graph has a box for each layer, and one for a block that repeats. A layer stands in a row below all layers that it
-reads. Its column is the column of the leftmost layer that it reads, or the next free column. A frame has rows of its
-own. An edge runs from its source to its target. In the rows between them, the edge runs in the column of its source if
-no layer is in the way, else to the right of all layers in these rows.
+A drawing has a box (small rectangle) for each layer, and an edge (arrow) from each layer to every layer that reads its
+result. A frame (large rectangle) surrounds the layers of a program, a name scope or a loop. Repeated blocks are drawn
+as one block in a frame. A layer stands in a row below all layers that it reads. Its column is the column of the
+leftmost layer that it reads, or the next free column. Only boxes inside a frame stand in the rows of this frame. If
+there are rows between the two layers of an edge, the edge crosses these rows in the column of its first layer if no box
+is there, else to the right of all boxes in these rows.
 """
 
 import itertools
@@ -32,14 +34,15 @@ class Flow:
     def __init__(self, found: Partition):
         self._found = found
         self._order = {part: n for n, part in enumerate(part for top in found.parts for part, _ in top.walk())}
-        # For each variable, by its `id`: the parts (such as layers) without loops that compute or name the variable.
+        # `_parts` has, for the `id` of each JAX variable, the parts (such as layers) that compute or name the variable.
+        # Parts that contain loops are left out.
         self._parts: dict[int, list[Part]] = {}
         for part in self._order:
             for variable in () if part.inside else (part.variable, *(v for e in part.equations for v in e.outvars)):
                 self._parts.setdefault(id(variable), []).append(part)
 
     def inputs(self, part: Part) -> list[Part]:
-        """Return the parts (such as layers) whose results `part` reads; `part` contains no loop."""
+        """Return the parts (such as layers) whose results the part `part` reads; `part` must not contain a loop."""
         read = [variable for equation in part.equations for variable in equation.invars]
         return self._sources(read if part.equations else [part.variable], part)
 
@@ -53,9 +56,9 @@ class Flow:
         end = len(self._order) if reader is None else self._order[reader]
         waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
         seen = set()
-        reached: dict[tuple[Part, Part | None], None] = {}  # each part found, with the loop that contains it
-        for variable, loop in waiting:  # this `for` appends to `waiting` while it runs
-            if variable is None or is_literal(variable):  # None: a parameter that no layer reads
+        reached: dict[tuple[Part, Part | None], None] = {}  # the parts found so far, each with its loop or None
+        for variable, loop in waiting:  # the body of this loop appends more variables to `waiting`
+            if variable is None or is_literal(variable):  # None stands for a parameter that no layer reads
                 continue
             if (variable, loop) in seen or (variable in found.lengths and not lengths):
                 continue
@@ -81,19 +84,20 @@ class Flow:
 
 @dataclass(eq=False)
 class Box:
-    """A layer, or a frame around other boxes.
+    """A rectangle in the drawing of a program: a layer, or a frame around other boxes.
 
     Attributes:
       kind: "data", "layer" (with parameters), "plain" (without), "operators" or "output". A frame is a "scope" (a name
         scope, or a program) or a "loop" (a loop, or repeated blocks).
-      lines: the lines of text; the first is the name. A frame has one line or none. The line ends with "× n" if the
-        frame stands for n steps of a loop or n blocks.
+      lines: the lines of text in the box; the first line is the name of the layer. A frame has one line, its title, or
+        no line. The title ends with "× n" if the frame stands for n steps of a loop or n repeated blocks.
       hover: text shown while the pointer rests on the box, or on the title of the frame.
       inside: the boxes in a frame, in the order of the program; empty for a layer.
-      inputs: the layers whose results a layer reads; they come earlier in the program.
-      live: whether an output of the program depends on the layer.
-      structure: kind, shape and sizes of a layer: equal for layers that repeated blocks may draw as one. None for a
-        layer that is never merged with another layer.
+      inputs: the boxes of the layers whose results this layer reads; they come earlier in the program.
+      live: True if an output of the program depends on the layer.
+      structure: the kind of a layer, the shape of its result and the sizes of its parameters. Layers of repeated blocks
+        are drawn as one layer only if their structures are equal. None for a layer that is never merged with another
+        layer.
     """
 
     kind: str
@@ -112,16 +116,16 @@ class Box:
 
 
 def layers(boxes: Iterable[Box]) -> list[Box]:
-    """Return all layers in `boxes`, including the layers inside frames."""
+    """Return all boxes of layers in `boxes`, including the layers inside frames; frames are left out."""
     return [box for outer in boxes for box in outer.walk() if not box.inside]
 
 
 def boxes_of(programs: Sequence[Inspected], rows: Iterable[Row]) -> Box:
-    """Return a frame that contains the boxes of some programs.
+    """Return the outer frame of a drawing, which contains the boxes of all drawn programs.
 
     Args:
       programs: the programs.
-      rows: the table rows of all parts of the programs, in the order of `rows_of`.
+      rows: the rows of `fluid.summary` for all layers of the programs, in the order of `rows_of`.
     """
     left = iter(rows)
     root = Box("scope", [])
@@ -202,7 +206,7 @@ _WORTHWHILE = 4
 
 
 def collapse(root: Box) -> None:
-    """Replace consecutive blocks (lists of boxes) of equal structure by one block, in a frame with their number.
+    """Draw consecutive blocks (lists of boxes) of equal structure as one block, in a frame with the number of blocks.
 
     The blocks may be in any frame inside `root`. Each block must read a result of the block before it.
     """
@@ -211,7 +215,7 @@ def collapse(root: Box) -> None:
 
 
 def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
-    """Return `boxes` with one block in place of consecutive blocks of equal structure; `root` is the outer frame."""
+    """Return `boxes` with one block in place of consecutive equal blocks; `root` is the outer frame of the drawing."""
     start, period, times = _longest_run(boxes)
     if not times:
         return boxes
@@ -225,7 +229,7 @@ def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
 
 
 def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
-    """Find the repeated blocks (lists of boxes) whose merging saves most boxes.
+    """Find the repeated blocks (lists of boxes) that save most boxes if they are drawn as one block.
 
     Returns:
       The index of the first box, the number of boxes in each block, and the number of blocks; zeros if no merging saves
@@ -240,25 +244,25 @@ def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
             if counts[-1] - counts[second] < best[0] or keys[start:second] != keys[second : second + period]:
                 continue
             handed = _handed([boxes[i : i + period] for i in range(start, len(boxes), period)])
-            # Several runs of blocks may save equally many boxes. Of these, choose the run whose blocks pass the fewest
-            # values to each other: it most likely has the boundaries of the user's blocks. Boxes before a run often
-            # resemble the end of a block, so of equally good runs choose the last one.
+            # Several series of equal blocks may save equally many boxes. Choose the series whose blocks pass the fewest
+            # values to each other: these blocks most likely begin and end where the user's blocks do. The boxes before
+            # a series often resemble the end of a block, so of equally good series choose the last one.
             saved = len(handed) * (counts[second] - counts[start])
             best = max(best, (saved, -sum(handed), start, period, len(handed) + 1))
     return best[2:]
 
 
 def _handed(blocks: Sequence[list[Box]]) -> list[int]:
-    """Return how many layers of each block (list of boxes) the next block reads, up to the first different block."""
+    """Count, for each block (list of boxes) in a series of equal blocks, its layers that the next block reads."""
     pattern, before = _pattern(blocks[0])
     handed: list[int] = []
     following: dict[Box, Box] = {}
     for last, block in itertools.pairwise(blocks):
         again, outside = _pattern(block)
         common = set(outside).intersection(layers(last))
-        # The first block may read other outside values than the second block, because no block comes before it. Every
-        # later block must read the outside values that its previous block reads, or the corresponding values one block
-        # later.
+        # A block also reads layers outside the block. The first block may read other outside layers than the second
+        # block, because no equal block comes before it. Every later block must read the outside layers that its
+        # previous block reads, or the layers at equal positions one block later.
         alike = not handed or all(b in (a, following.get(a)) for a, b in zip(before, outside, strict=False))
         if again != pattern or not common or not alike:
             break
@@ -269,7 +273,7 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
 
 
 def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
-    """Return a key that is equal for blocks (lists of boxes) of equal structure, and the layers that a block reads."""
+    """Return a key that is equal for blocks (lists of boxes) of equal structure, and the outside layers they read."""
     inner = layers(block)
     numbers = {layer: number for number, layer in enumerate(inner)}
     wiring = [[numbers.setdefault(source, -len(numbers)) for source in layer.inputs] for layer in inner]
@@ -285,7 +289,7 @@ def _structure(box: Box) -> object:
 
 
 def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
-    """Let the first of several equal blocks (lists of layers) represent all; remove the edges between the blocks."""
+    """Let the first of several equal blocks (lists of layers) represent all blocks; remove the edges between them."""
     turns = {box: turn for turn, block in enumerate(blocks) for box in block}
     shown = {box: same[0] for same in zip(*blocks, strict=True) for box in same}
     for same in zip(*blocks, strict=True):
@@ -296,8 +300,8 @@ def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
 
 
 MARGIN = 16  # pixels between a frame and its contents
-_BESIDE = 26  # pixels between two columns
-_BELOW = 30  # pixels between two rows
+_BESIDE = 26  # pixels between two columns of boxes
+_BELOW = 30  # pixels between two rows of boxes
 _LANE = 14  # pixels between boxes and an edge that runs beside them
 
 LETTER = 7.4  # pixels: width of a letter in a monospace font of size 12 (0.6 * 12), plus a margin
@@ -321,24 +325,25 @@ def size(box: Box) -> Point:
 
 
 def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
-    """Return the rectangles of `root` and of all boxes inside it, and the points that each edge goes through.
+    """Compute a drawing: the rectangles of the frame `root` and of all boxes inside it, and the points of each edge.
 
-    In the result, inner boxes come before their frames. An edge goes from the lower side of one layer to the upper side
-    of another.
+    In the result, inner boxes come before their frames. An edge (arrow) goes from the lower side of one layer to the
+    upper side of another layer.
     """
     frames = [box for box in root.walk() if box.inside]
     home = {box: frame for frame in frames for box in frame.inside}
     edges = [(source, target) for target in layers([root]) for source in target.inputs]
     spans: dict[Box, range] = {}
     rows = _rows(root, 0, spans)
-    # A feed stands directly above the first layer that reads it, in a row of the frame that contains the feed.
+    # Draw a feed directly above the first layer that reads it, in a row of the frame that contains the feed.
     owners = {row: frame for frame in reversed(frames) for row in spans[frame]}
     for layer in [layer for layer in rows if not layer.inputs]:
         end = min((rows[target] for source, target in edges if source is layer), default=rows[layer] + 1)
         rows[layer] = max(row for row in range(rows[layer], end) if owners[row] is home[layer])
 
-    # A column is identified by the x of its centre. A layer without inputs, such as a feed, leaves the first column
-    # free for edges, except in the first row of its frame.
+    # A column of boxes is identified by the x coordinate of its centre. A layer without inputs, such as a feed, is
+    # drawn beside the first column, which stays free for edges (arrows). In the first row of its frame, however, this
+    # layer is drawn in the first column.
     column = max(size(layer)[0] for layer in rows) + _BESIDE
     centers: dict[Box, float] = {}
     cells = set()
@@ -350,7 +355,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         cells.add((rows[layer], x))
         centers[layer] = x
 
-    bands: list[tuple[float, float]] = []  # top y and bottom y of each row
+    bands: list[tuple[float, float]] = []  # top and bottom y coordinate of each row
     y = 0.0
     for row in spans[root]:
         top = y + sum(size(frame)[1] + MARGIN for frame in frames if spans[frame].start == row)
@@ -358,14 +363,14 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         bands.append((top, y))
         y += _BELOW + sum(MARGIN for frame in frames if spans[frame].stop == row + 1)
     places: dict[Box, Rectangle] = {}
-    rights = [0.0] * len(bands)  # x of the right end of the boxes in each row
+    rights = [0.0] * len(bands)  # x coordinate of the right end of each row
     for layer, row in rows.items():
         x, top = centers[layer] - size(layer)[0] / 2, bands[row][0]
         places[layer] = Rectangle(x, top, x + size(layer)[0], top + size(layer)[1])
         rights[row] = max(rights[row], places[layer].right)
 
-    # Edges of inner frames come first, and short edges come before long ones, so that inner and short edges run nearest
-    # to the boxes. A frame is wide enough for its boxes and edges.
+    # Place the edges (arrows) of inner frames first, and short edges before long edges, so that inner and short edges
+    # run nearest to the boxes. Make each frame wide enough for its boxes and edges.
     passed = {(source, target): range(rows[source] + 1, rows[target]) for source, target in edges}
     lanes = {edge: centers[edge[0]] for edge in edges}
     for frame in frames:
@@ -391,9 +396,9 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
 
 
 def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
-    """Return the row number of each layer in a frame, from `first` on; add the row range of each frame to `spans`."""
+    """Return the row of each layer of a frame in the drawing, from `first` on; add the rows of frames to `spans`."""
     rows: dict[Box, int] = {}
-    free = below = first  # first row below the last inner frame, and first row below all boxes so far
+    free = below = first  # first rows below the last inner frame, and below all boxes so far
     for box in frame.inside:
         if box.inside:
             rows |= _rows(box, below, spans)
@@ -448,8 +453,8 @@ def draw(target: Any, batch_size: int = 16) -> Drawing:
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are drawn.
-      batch_size: the number of examples in the trace; it matters only for a program that does not work for every
-        number.
+      batch_size: the number of examples with which the program is traced. It matters only for a program that does not
+        work for every number of examples.
 
     Returns:
       Drawing: a notebook shows it; `svg` is its text, `dot` the same graph for Graphviz, `save(path)` writes either.
@@ -527,7 +532,7 @@ def _line(points: list[Point]) -> str:
 
 
 def _dot(root: Box) -> Iterator[str]:
-    """Return the lines of the DOT text."""
+    """Return the lines of a drawing in DOT, the language of Graphviz."""
     numbers = {box: number for number, box in enumerate(root.walk())}
     yield "digraph {\nnode [shape=box]"
     yield from _nodes(root.inside, numbers)
@@ -537,7 +542,7 @@ def _dot(root: Box) -> Iterator[str]:
 
 
 def _nodes(boxes: list[Box], numbers: dict[Box, int]) -> Iterator[str]:
-    """Return the lines of nodes and clusters in DOT text; each is named by the number of its box in `numbers`."""
+    """Return the DOT lines of boxes (nodes) and frames (clusters); the name of each is its number in `numbers`."""
     for box in boxes:
         label = json.dumps("\n".join(box.lines), ensure_ascii=False)
         if box.inside:

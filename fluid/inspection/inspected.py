@@ -1,6 +1,6 @@
-"""The programs of a Trainer, Session or function: their layers, the cost of their training steps, and shapes of values.
+"""Inspection of the programs of a Trainer, Session or function: their layers, shapes, and cost of training steps.
 
-Shapes have "batch" and "time" for dimensions that depend on the size of the data.
+In a shape, "batch" and "time" stand for dimensions that depend on the size of the data.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ Dimension = int | str
 
 
 class Shape(NamedTuple):
-    """The dtype and shape of the last result of a part of a program, such as a layer.
+    """The dtype and shape of the final result of one part of a program, such as a layer.
 
     Attributes:
       dtype: the dtype of the result; empty if there is no result.
       sizes: the shape of the result. A dimension that depends on the size of the data is text, such as "batch" or
         "2*time".
-      steps: the number of steps of the loop in the part; None if there is no loop, or if the data decides the number.
+      steps: the number of steps, if the part is a loop; None for other parts, or if the data decides the number.
     """
 
     dtype: str
@@ -59,9 +59,9 @@ def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
 
 
 def _free(program: Program) -> dict[str, str]:
-    """Return the names that shapes show for the sizes of the data, such as "time", by field name of `Sizes`.
+    """Return the words for data sizes that shapes show, such as "batch" and "time", by field name of `Sizes`.
 
-    Sizes on which no feed of the program depends are left out.
+    The result has no word for a size on which no feed of the program depends.
     """
     level = max(spec.lod_level for spec in program.feeds.values())
     steps: tuple[dict[str, str], ...] = ({}, {"inner": "time"}, {"outer": "outer", "inner": "inner"})
@@ -140,14 +140,14 @@ class Inspected:
 
 
 def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
-    """Trace the programs of a target, and divide them into parts.
+    """Trace the programs of a target, such as a Trainer, and divide each program into parts, such as layers.
 
     Args:
       target: a program function, a Program, a Session, or an object with the attribute `session`, such as a Trainer.
       sizes: the sizes of the stand-in data for the trace.
 
     Raises:
-      ArgumentTypeError: the target is none of these.
+      ArgumentTypeError: the target has another type.
     """
     found = []
     for program, rules in _programs_of(target):
@@ -160,7 +160,7 @@ def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
 
 
 def step_cost(inspected: Inspected, sizes: Sizes, counter: Counter) -> Cost | None:
-    """Return the cost of one training step of a program, or None for a program that minimises no loss."""
+    """Return the cost (FLOPs and bytes) of one training step; None for a program that minimises no loss."""
     program = inspected.program
     rules = inspected.rules
     if not rules:

@@ -21,7 +21,8 @@ from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, liv
 from fluid.core.explain import explained_prints
 from fluid.core.frame import is_library
 
-# The text of equations is the key of a cache. Memory addresses are removed from the text: they do not change costs.
+# The cache of costs has the text of JAX equations as keys. Memory addresses, which do not change costs, are removed
+# from this text, so that equal equations have equal keys.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -33,8 +34,8 @@ class Cost(NamedTuple):
         such as `exp` and `tanh` are not counted.
       bytes: the number of bytes that all operations read and write, each operation alone. XLA fuses operations, so
         this is an upper bound of the bytes that the device moves.
-      partial: whether the equations contain a loop whose number of steps the data decides. One step of this loop is
-        counted.
+      partial: True if the equations contain a loop whose number of steps depends on the data. Then only one step of
+        this loop is counted.
 
     Example:
       >>> Cost(96, 184) + Cost(4, 16).times(3)
@@ -54,7 +55,7 @@ class Cost(NamedTuple):
 
 
 class Counter:
-    """A counter of costs, with a cache: XLA analyses equal equations once."""
+    """A counter of the FLOPs and bytes of JAX equations, with a cache: XLA analyses equal equations only once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Cost] = {}
@@ -110,7 +111,8 @@ def _has_loop(equation: Any) -> bool:
     return any(_has_loop(e) for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns)
 
 
-# The default number of steps of sequences. The usual strides and window sizes divide 16 without a remainder.
+# The default number of steps of sequences in the stand-in data of a trace. The usual strides and window sizes divide 16
+# without a remainder.
 STEPS = 16
 
 
@@ -203,22 +205,22 @@ class PartEquations(NamedTuple):
 
 @dataclass(eq=False)
 class Part:
-    """A feed, a layer, or the operators between layers in one line of the user's code.
+    """A part of a program: a feed, a layer, or the operators (such as `+`) in one line of the user's code.
 
     Attributes:
       name: the name of the feed or layer; for operators, the line, as in "net.py:12".
-      kind: "data", the kind of layer, or the last operation of a line of operators.
-      site: the user's line that created the part.
-      operators: whether the part is a line of operators.
+      kind: "data" for a feed; for a layer its kind, such as "fc"; for a line of operators its last operation.
+      site: the user's source line that created the part.
+      operators: True if the part is a line of operators.
       values: the names of the results of the part.
-      variable: the variable of the last result in the traced equations; None if there is none.
-      live: whether an output of the program depends on the part.
-      equations: the equations that belong to the part, live or not. They do not include the equations in the body of
-        its loop.
+      variable: the variable of the final result in the traced equations; None if the part has no result.
+      live: True if an output of the program depends on the part.
+      equations: the equations that belong to the part, also if no output of the program depends on them. The equations
+        in the body of a loop are not included.
       arrays: the names of the parameters and states that the part reads, in order.
-      pieces: the equations of the part that outputs of the program depend on, including those in the body of its loop,
-        without the equations of parts inside.
-      inside: the parts in the body of the loop that this part runs.
+      pieces: the equations of the part from which its cost is counted: outputs of the program depend on them. The
+        equations in the body of a loop are included, unless they belong to a part in `inside`.
+      inside: the parts in the body of the loop that this part runs; empty without a loop.
       steps: the number of steps of that loop; None if the data decides the number, or if there are no parts inside.
     """
 
@@ -311,7 +313,7 @@ class _Level:
         found.makers |= {v: e for e in jaxpr.eqns for v in e.outvars}
 
     def name(self, named: Iterable[tuple[str, Any]]) -> None:
-        """Assign JAX equations to layers: the equations that compute a value `(name, variable)`, to its layer."""
+        """Assign to the layer of each named value, a pair `(name, variable)`, the JAX equations that compute it."""
         program = self._program
         for name, variable in named:
             layer = name.rpartition(".tmp_")[0] or name
@@ -335,8 +337,8 @@ class _Level:
 
         Args:
           targets: the variables.
-          foreign: whether equations that do not come from operators of the user get parts too. Otherwise these
-            equations stay without a part.
+          foreign: True to create parts also for equations that do not come from operators in the user's code. If False,
+            these equations stay without a part.
         """
         left = self._free(targets)
         self._add_lines(_runs(left if foreign else _sorted_out(left)[1]))
@@ -400,7 +402,7 @@ class _Level:
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
-        """Divide loops in a part (a layer) into inner parts; record the arrays that it reads and its own equations."""
+        """Divide the loops of a part (a layer) into inner parts; record the arrays and equations that remain."""
         own = []
         for equation in equations:
             if _holds_labels(equation):
@@ -433,7 +435,7 @@ class _Level:
 
 
 def _give_unread(program: Program, parts: list[Part]) -> None:
-    """Assign parameters and states that no layer reads in test mode by name: `fc_0.w_0` to the layer `fc_0`."""
+    """Assign parameters and states that no layer reads in test mode to layers by name: `fc_0.w_0` to `fc_0`."""
     every = [part for top in parts for part, _ in top.walk()]
     read = {name for part in every for name in part.arrays}
     for name, spec in (program.parameters | program.states).items():
@@ -487,8 +489,8 @@ def _is_operator(equation: Any) -> bool:
     within = list(itertools.takewhile(is_library, files))
     if len(within) == len(files) or any(file.startswith(_LAYERS) for file in within):
         return False
-    # An equation in a user's function, or in a module of another library, is no operator if a layer calls this
-    # function.
+    # If a layer calls a function of the user or of another library, the equations of this function belong to the layer,
+    # and are no operators.
     return not (str(equation.source_info.name_stack) and any(file.startswith(_LAYERS) for file in files))
 
 

@@ -1,4 +1,4 @@
-"""The table of `summary`: a row of numbers for each layer of a program, and the table as text or HTML."""
+"""The table of `fluid.summary`: a row of numbers for each layer of a program, and the table as text or HTML."""
 
 import html
 import math
@@ -20,33 +20,34 @@ from fluid.inspection.partition import Cost, Counter, Part, Sizes
 
 @dataclass(frozen=True)
 class Row:
-    """The row of a feed, a layer, or operators between layers.
+    """The row of the summary table for a feed, a layer, or the operators in one line of the user's code.
 
-    Parts of a loop have rows of their own, below the row of the loop.
+    Layers inside a loop have separate rows, below the row of the loop.
 
     Attributes:
       program: the name of the program that contains the layer.
-      name: the name of the feed or layer; for operators the line of the program, as in "net.py:12".
-      kind: "data", the kind of layer, such as "fc", or the last operation of a line of operators.
-      operators: whether the row is a line of operators.
+      name: the name of the feed or layer; for operators the source line, as in "net.py:12".
+      kind: "data" for a feed; for a layer its kind, such as "fc"; for a line of operators its last operation.
+      operators: True if the row is for a line of operators.
       depth: the number of loops around the layer.
-      shape: the shape of the last result; () for a scalar. "batch" and "time" are dimensions that depend on the number
-        of examples and of steps.
-      dtype: the dtype of the last result.
+      shape: the shape of the final result of the layer; () for a scalar. A dimension that depends on the number of
+        examples has the text "batch", and a dimension that depends on the number of steps the text "time".
+      dtype: the dtype of the final result of the layer.
       steps: for a loop, the number of steps; the rows below are the body of the loop. None for other rows, or if the
         data decides the number.
-      parameters: the names of the parameters and states that are counted in this row, the first row that reads them.
+      parameters: the names of the parameters and states that are counted in this row, because no earlier row reads
+        them.
       shared: the names of the parameters and states that this row reads, and that an earlier row counts.
       trainable: the count of numbers in the row's parameters that training changes.
       frozen: the count of numbers in the row's parameters that training does not change.
       states: the count of numbers in the row's states, such as moving averages.
       size: the bytes of the row's parameters and states.
-      flops: the FLOPs of the layer in one forward pass of the program, over all steps of loops. The rows below count
-        their own FLOPs.
+      flops: the FLOPs of the layer in one forward pass of the program, over all steps of loops. The row of a loop does
+        not include the FLOPs of the rows below.
       bytes: the bytes that the operations of the layer read and write in one forward pass, counted like `flops`.
-      partial: whether `flops` and `bytes` count one step of a loop, because the data decides the number of steps.
-      live: whether an output of the program depends on the layer; if not, `flops` and `bytes` are 0.
-      site: the user's line, as `file:line in function`.
+      partial: True if `flops` and `bytes` count only one step of a loop, because the data decides the number of steps.
+      live: True if an output of the program depends on the layer; if False, `flops` and `bytes` are 0.
+      site: the user's source line that created the layer, as `file:line in function`.
       uses: the number of calls of a shared function that run the layer; `flops` and `bytes` count all calls.
     """
 
@@ -73,7 +74,7 @@ class Row:
 
     @property
     def output(self) -> str:
-        """The dtype and shape of the last result, as in "float32[batch, 10]"."""
+        """The dtype and shape of the final result of the layer, as in "float32[batch, 10]"."""
         return shape_text(self.dtype, self.shape) if self.dtype else ""
 
     @property
@@ -83,7 +84,7 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The name that tables and drawings show, followed by the kind unless the name contains the kind."""
+        """The name of the layer that tables and drawings show; the kind follows unless the name contains the kind."""
         if self.operators:
             return f"({self.kind})"
         stem = self.name.rpartition("/")[2].rstrip("0123456789").rstrip("_")
@@ -91,7 +92,7 @@ class Row:
 
     @property
     def numbers(self) -> str:
-        """The sizes of the parameters and states as text, for example "40 + 40 in states"."""
+        """The numbers of elements of the parameters and states as text, for example "40 + 40 in states"."""
         counts = {"": self.trainable, " frozen": self.frozen, " in states": self.states}
         parts = " + ".join(f"{count:,}{kind}" for kind, count in counts.items() if count)
         return parts or ("shared" if self.shared else "")
@@ -118,7 +119,7 @@ def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> li
 
 
 def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
-    """Merge the rows of a layer that several calls of a shared function run; the first row gets the costs of all."""
+    """Merge the rows of a layer that several calls of a shared function run; the first row gets the summed costs."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         key = (row.program, str(len(found)) if row.operators else re.sub(r"\(\d+\)/", "/", row.name))
@@ -233,7 +234,7 @@ class Summary:
         self.step = dict(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict that JSON can store, with the keys `rows`, `totals`, and `programs`, the costs by program."""
+        """Return a dict that JSON can store, with the keys `rows`, `totals`, and `programs` (the cost of each one)."""
         costs = {name: {"forward": cost._asdict(), "step": None} for name, cost in self.forward.items()}
         for name, cost in self.step.items():
             costs[name]["step"] = cost._asdict()
@@ -289,8 +290,8 @@ def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequ
     XLA counts the FLOPs: a multiplication and an addition are two, functions such as `exp` are not counted. The bytes
     are the sum over all operations of the bytes read and written, before XLA fuses operations. They are an upper bound
     of the bytes that the device moves. The cost of a loop is the cost of all its steps. If the data decides the number
-    of steps, one step counts, and `>=` marks the row. Operators between layers have rows of their own, named after
-    their line of the program.
+    of steps, one step counts, and `>=` marks the row. Operators between layers have separate rows, which are named by
+    their source line.
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are shown.

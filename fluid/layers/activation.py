@@ -237,7 +237,8 @@ def prelu(x: Value, mode: str, param_attr: ParamSetting = None, name: str | None
     Args:
       x: `[batch, ...]`; for mode "all" a SequenceBatch too.
       mode: "all" for one slope, "channel" for one for each channel (dimension 1), "element" for one for each element.
-      param_attr: ParamAttr of the slopes: `[1]`, `[1, channels, 1, 1]` or `[1, ...]`; 0.25 by default.
+      param_attr: ParamAttr of the slopes, which begin with 0.25 by default. Their shape is `[1]` for "all",
+        `[1, channels, 1, 1]` for "channel", and `[1, ...]` for "element".
       name: name of the layer; by default `prelu_N`.
 
     Returns:
@@ -270,7 +271,8 @@ def prelu(x: Value, mode: str, param_attr: ParamSetting = None, name: str | None
     else:
         shape = [1, *array.shape[1:]]
     slope = this.parameter("w", param_attr, shape, array.dtype, Constant(0.25))
-    # the slopes have Fluid's shape for images, `[1, channels, 1, 1]`; `x` may have another number of dimensions
+    # In mode "channel", the slopes have the shape `[1, channels, 1, 1]`, as in Fluid. But `x` may have another number
+    # of dimensions than four, so reshape the slopes to broadcast with `x`.
     if mode == "channel":
         slope = slope.reshape(along_axis(1, array.ndim))
     return this.output(like(x, jnp.where(array > 0, array, slope * array)))
@@ -446,13 +448,16 @@ _DOCUMENTATION = """{title}
       float32[batch, 3]
     """
 
-# The layers whose function has no value or no derivative at 0 or 1. They read the padding of a SequenceBatch as 0.5,
-# not as 0.
+# The elementwise layers, such as `log` and `asin`, whose function has no finite value or no finite derivative at 0 or
+# 1. These layers read the padding of a SequenceBatch as 0.5, not as 0.
 _PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
 
 
 def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """Create the layer `kind`, which applies `function`, by default `ACTIVATIONS[kind]`, to each element."""
+    """Create an elementwise layer with the name `kind`, and with a docstring that begins with `title`.
+
+    The layer applies `function` to each element; by default, it applies the activation with the name `kind`.
+    """
     compute = function or functional.ACTIVATIONS[kind]
 
     def apply(x: Value, name: str | None = None) -> Any:
@@ -551,7 +556,9 @@ def softmax(input: Value, use_cudnn: bool = False, name: str | None = None, axis
     doubt_softmax_of_one(input, place)
     raw = like(input, functional.softmax(dense(input), axis=place))
     result = this.output(raw)
-    if result is raw:  # record the logits of the softmax, except if the run replaces the result by a fed value
+    # Record the logits, so that a cross entropy of this softmax can be computed from the logits, which is more exact.
+    # If the user overrides the result in this run, the logits do not belong to it.
+    if result is raw:
         this.frame.note(result, logits=input, logits_axis=place)
     return result
 

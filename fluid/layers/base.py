@@ -31,7 +31,7 @@ Initializer = Callable[..., Any]
 
 
 REGISTERED: dict[str, str] = {}
-"""The name of the Python module that defines each layer, by the name of the layer."""
+"""A dict from the name of each layer to the name of the Python module that defines the layer."""
 
 
 def layer(function: F) -> F:
@@ -65,11 +65,14 @@ def layer(function: F) -> F:
 
 
 class Layer:
-    """One call of a layer: its unique name `NAME`, its parameters, and the names of its results.
+    """One call of a layer, which creates the parameters of the layer, and records its results under names.
+
+    These names begin with the name of the layer, and end with a counter: the first weight of the layer `fc_0` has the
+    name `fc_0.w_0`, and its first result has the name `fc_0.tmp_0`.
 
     Args:
-      kind: the beginning of automatic names, such as "fc".
-      name: the user's `name=`, which replaces `kind_N`.
+      kind: the beginning of automatic layer names, such as "fc" for `fc_0`, `fc_1` and so on.
+      name: the user's argument `name=`, which replaces the automatic name; None for the automatic name.
     """
 
     def __init__(self, kind: str, name: str | None = None):
@@ -101,7 +104,11 @@ class Layer:
         default: Initializer | None = None,
         rows_only: bool = False,
     ) -> jax.Array:
-        """Create a weight `NAME.w_K`; its initializer is from `attr`, else `default`, else Xavier uniform."""
+        """Create a weight with a name such as `fc_0.w_0`; see `parameter` for the arguments.
+
+        The initializer is taken from `attr`. If `attr` has none, it is `default`; without `default`, it is Xavier
+        uniform.
+        """
         return self.parameter("w", attr, shape, dtype, default or Xavier(), rows_only)
 
     def bias(
@@ -111,7 +118,7 @@ class Layer:
         dtype: DTypeLike = "float32",
         default: Initializer | None = None,
     ) -> jax.Array | None:
-        """Create a bias `NAME.b_K`, initialized to zeros by default; if `attr` is False, return None."""
+        """Create a bias with a name such as `fc_0.b_0`, zeros by default; if `attr` is False, return None."""
         return None if attr is False else self.parameter("b", attr, shape, dtype, default or Constant(0.0))
 
     def parameter(
@@ -123,10 +130,10 @@ class Layer:
         default: Initializer,
         rows_only: bool = False,
     ) -> jax.Array:
-        """Create a parameter `NAME.SUFFIX_K`, or use the parameter that `attr` names.
+        """Create a parameter with an automatic name such as `fc_0.w_0`, or use the parameter that `attr` names.
 
         Args:
-          suffix: "w" for a weight, "b" for a bias.
+          suffix: the part of the automatic name after the point: "w" for a weight, "b" for a bias.
           attr: the user's settings: a ParamAttr, a name or an initializer.
           shape: the shape of the parameter.
           dtype: the dtype of the data that the layer combines with the parameter; `parameter_dtype` converts it to the
@@ -155,7 +162,8 @@ class Layer:
                 raise errors.ArgumentError(
                     f"{self.name}: rows of a {type(settings).__name__} cannot be looked up; is_sparse=False"
                 )
-            from fluid.layers import reparametrized  # imported on use, because few programs reparametrize weights
+            # Import this module only here, because few programs reparametrize weights.
+            from fluid.layers import reparametrized
 
             kind = "" if settings.name else self.automatic_kind
             return reparametrized.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
@@ -172,7 +180,7 @@ class Layer:
         )
 
     def _check_settings(self, name: str, settings: Any) -> None:
-        """Warn if a parameter is reused with other settings, which have no effect: its first use determines them."""
+        """Warn if a parameter is used again with other settings, which have no effect: the first settings count."""
         known = self.frame.declared.arrays.get(name)
         first = None if known is None else known.settings
         if known is None or first is None or first is settings or self.frame.freezing:
@@ -189,26 +197,31 @@ class Layer:
     def state(
         self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer
     ) -> tuple[str, jax.Array]:
-        """Create a state called `name`, or `NAME.SUFFIX_K` by default; return its name and its value."""
+        """Create a state, such as a moving average, and return its name and its value.
+
+        The name of the state is `name`. By default it is computed from the name of the layer: `batch_norm_0.w_1` for
+        the suffix "w".
+        """
         name = name or self.array_name(suffix)
         return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.owner)
 
     @property
     def owner(self) -> str:
-        """The prefix of parameter and state names: `self.name`.
+        """The prefix of the names of the layer's parameters and states: normally the name of the layer.
 
-        Calls of a function of `fluid.shared` share parameters. There the prefix is the layer's name in the first call.
+        All calls of a function of `fluid.shared` share parameters. In each of these calls, the prefix is the name that
+        the layer has in the first call.
         """
         return self.frame.array_name(self.name)
 
     def array_name(self, suffix: str) -> str:
-        """Return `NAME.SUFFIX_K`, the name for the next parameter or state of this layer with the suffix `suffix`."""
+        """Return the name for the next parameter or state of this layer, such as `fc_0.w_0` for the suffix "w"."""
         name = self.frame.array_name(self.frame.unique(f"{self.name}.{suffix}"))
         self._check_name(suffix, name)
         return name
 
     def _check_name(self, suffix: str, name: str) -> None:
-        """Warn if an earlier layer has the same kind and name, because the two layers do not share parameters.
+        """Warn if an earlier layer has the same kind and name, because the user may expect that both share parameters.
 
         Args:
           suffix: the suffix of the new parameter, such as "w".
@@ -218,7 +231,7 @@ class Layer:
         first = f"{name.rpartition('_')[0]}_0"
         kind = self._caller.removeprefix("layers.")
         second = not self.automatic_kind and not self._made and first != name and first in declared.arrays
-        # no warning for `fluid.nets`, which gives several layers one name, as Fluid does
+        # The functions of `fluid.nets` give several layers one name, as Fluid does, so do not warn in their calls.
         second = second and not _called_by_library()
         if second and declared.kinds.get(f"{self.name}.tmp_0") == kind:
             core.doubt_reading(
@@ -230,19 +243,25 @@ class Layer:
         self._made.add(suffix)
 
     def output(self, value: Any) -> Any:
-        """Record a result as `NAME.tmp_K`; return the result, or the value that overrides the result in this run."""
+        """Record a result of the layer under a name such as `fc_0.tmp_0`, and return the result.
+
+        If the user overrides the result in this run, return the user's value instead.
+        """
         return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
     def finish(self, value: Any, act: Activation = None) -> Any:
-        """Record a result as `NAME.tmp_K`, then apply an activation and record the result of the activation too."""
+        """Record a result of the layer, then apply an activation and record the result of the activation too."""
         return self.activate(self.output(value), act)
 
     def record_aside(self, value: Any) -> None:
-        """Record as `NAME.tmp_K` a value that only Fluid's version of the layer outputs, for users to fetch."""
+        """Record a value that the layer does not return, but that Fluid's version outputs, for users to fetch."""
         self.output(value)
 
     def skip_outputs(self, count: int) -> None:
-        """Skip `count` names `NAME.tmp_K` that Fluid uses for values which this layer does not compute."""
+        """Skip `count` automatic names of results, which Fluid uses for values that this layer does not compute.
+
+        So the names of later results are equal to the names in Fluid.
+        """
         for _ in range(count):
             self.frame.unique(f"{self.name}.tmp")
 
@@ -256,7 +275,9 @@ class Layer:
         result = self.output(raw)
         if act == "softmax":
             doubt_softmax_of_one(value, -1)
-            if result is raw:  # record the logits, except if the run replaces the result by a fed value
+            # Record the logits, so that a cross entropy of this softmax can be computed from the logits, which is more
+            # exact. If the user overrides the result in this run, the logits do not belong to it.
+            if result is raw:
                 self.frame.note(result, logits=value, logits_axis=-1)
         return result
 
@@ -376,7 +397,7 @@ def rows_at(value: Any, numbers: Any) -> Any:
 
 def steps_at(data: Any, rows: Any, places: Any) -> Any:
     """Select steps of data `[batch, time, ...]` by row indices and step indices, both of one shape."""
-    # without steps, read from one step of zeros; then no step of the result is valid
+    # An array without steps cannot be indexed, so add one step of zeros. The steps of the result are padding then.
     if data.shape[1] == 0:
         data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
     return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)

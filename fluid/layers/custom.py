@@ -225,7 +225,7 @@ def module(
       >>> list(p.states)
       ['module_0/batch_stats/BatchNorm_0/mean', 'module_0/batch_stats/BatchNorm_0/var']
     """
-    # imported on use, because few programs need adapters
+    # Import the adapters only here, because few programs use modules of other libraries.
     from fluid.layers.external_modules import Init, Leaf, adapt, leaves
 
     this = Layer("module", name)

@@ -57,7 +57,8 @@ class Init:
             self.found.clear()
             values = self.found.setdefault(mark, list(jax.jit(self._run)(key)))
         value = values[place]
-        values[place] = None  # free the memory: each array is requested only once
+        # Each array is requested only once, so free its memory.
+        values[place] = None
         return value
 
     def _run(self, key: Any) -> list[Any]:
@@ -276,7 +277,9 @@ def _haiku(function: Any, call: Callable[..., Any] | None) -> Adapted:
         transformed = haiku.transform_with_state(function if call is None else functools.partial(call, function))
 
     def settings(train: bool) -> tuple[tuple[bool, ...], dict[str, bool]]:
-        if is_transformed:  # a transformed function hides its signature, so the mode cannot be passed
+        # The result of `haiku.transform` hides the signature of the user's function, so the mode cannot be passed to
+        # it.
+        if is_transformed:
             return (), {}
         return ((train,), {}) if call else ((), _mode(function, train))
 

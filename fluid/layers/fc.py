@@ -139,7 +139,10 @@ def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
 
 
 def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
-    """Create a weight, and return an input `[*leading, ...]` times the weight, `[*leading, size]`."""
+    """Create a weight, flatten an input to `[*leading, in]`, and return their product, `[*leading, size]`.
+
+    `num_flatten_dims` is the number of leading dimensions to keep, as in `fc`.
+    """
     x = base.dense(value)
     # In a sequence batch, batch and time count as one leading dimension, so `keep` is larger than `num_flatten_dims`.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims

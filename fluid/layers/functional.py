@@ -106,7 +106,8 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh_shrink": lambda x: x - jnp.tanh(x),
     "sqrt": jnp.sqrt,
     "rsqrt": lambda x: jax.lax.rsqrt(x),
-    # the gradient at 0 is 0, as in Fluid; the gradient of jnp.abs at 0 is 1 (JAX 0.10)
+    # In Fluid, the gradient of `abs` at 0 is 0. This formula has the same gradient, but `jnp.abs` has the gradient 1 at
+    # 0 (JAX 0.10).
     "abs": lambda x: x * jnp.sign(x),
     "ceil": jnp.ceil,
     "floor": jnp.floor,

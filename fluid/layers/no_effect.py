@@ -32,7 +32,9 @@ _told: set[tuple[Callable[..., Any], str]] = set()
 
 
 class BriefSignature(inspect.Signature):
-    """A signature that hides arguments in `help()` and `str()`; `bind` and `parameters` have all arguments.
+    """A signature of a function that hides some arguments in `help()` and `str()`, but still accepts them.
+
+    The method `bind` and the attribute `parameters` have all arguments.
 
     Attributes:
       hidden: the names of the hidden arguments; an argument without a default is shown nevertheless.
@@ -58,7 +60,7 @@ class BriefSignature(inspect.Signature):
         return str(self.shown)
 
     def format(self, **options: Any) -> str:
-        """Return the text of `help()` in Python 3.13 and newer."""
+        """Return the signature as text, without hidden arguments; `help()` calls this method from Python 3.13 on."""
         return str(self.shown.format(**options))  # type: ignore[attr-defined]
 
 

@@ -9,8 +9,9 @@ from fluid.compat.name_hints.table import OTHER_LIBRARIES
 
 __all__ = ["overview"]
 
-# Owners in the table of hints whose advice begins with a layer that does the same. Advice of other owners, such as
-# `fluid.metrics`, may begin with one of several layers.
+# `OTHER_LIBRARIES` is a table of names in Keras, PyTorch and Flax, with advice for each name. Only in these sections,
+# the first layer in the advice does the same as the name. In other sections, such as "fluid.metrics", it may be only a
+# part.
 OWNERS = ("fluid.layers", "fluid.nets", "fluid.lr", "jax.Array")
 
 
@@ -49,7 +50,7 @@ def overview(search: str = "") -> Overview:
       >>> len(fluid.layers.overview()) > 200
       True
     """
-    # imported on use, because `fluid.layers` itself imports this module
+    # Import `fluid.layers` only here, because `fluid.layers` itself imports this module.
     layers = importlib.import_module("fluid.layers")
     elsewhere: dict[str, set[str]] = {}
     for owner in OWNERS:

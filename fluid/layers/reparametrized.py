@@ -17,8 +17,8 @@ from fluid.initializer import Constant, Normal
 from fluid.param_attr import LowRankParamAttr, ParamAttr, WeightNormParamAttr
 
 _A, _B, _SCALE = ".low_rank_a", ".low_rank_b", ".low_rank_scale"
-# A function that creates one parameter of a weight. Its arguments: the suffix of the name, the shape, the initializer,
-# the settings, and True if the parameter is trained.
+# The type of a function that creates one of the parameters from which a weight is computed. Its arguments are the
+# suffix of the parameter's name, the shape, the initializer, the settings, and True if the parameter is trained.
 _Part = Callable[[str, Sequence[int], Any, ParamAttr, bool], jax.Array]
 
 
@@ -59,7 +59,10 @@ def create(
 def _normalized(
     settings: WeightNormParamAttr, shape: Sequence[int], initializer: Any, part: _Part, layer: str, direction_name: str
 ) -> jax.Array:
-    """Return a weight-normalized parameter, `g * v / norm(v)`, of a length `NAME_g` and a direction `NAME_v`."""
+    """Return a weight-normalized weight `g * v / norm(v)`, and create its parameters: a length `g`, a direction `v`.
+
+    For a weight with the name `fc_0.w_0`, the names of the parameters are `fc_0.w_0_g` and `fc_0.w_0_v`.
+    """
     dim = settings.dim
     if dim is not None and (isinstance(dim, bool) or dim not in range(-len(shape), len(shape))):
         raise errors.ArgumentError(
@@ -78,10 +81,10 @@ def _normalized(
 
 @dataclass(frozen=True)
 class _NormOf:
-    """The initializer of the length `NAME_g`: the norm of the initial direction `NAME_v` over `axes`.
+    """The initializer of the length in weight normalization: the norm of the initial direction over `axes`.
 
-    Both arrays are computed from one random key, which depends on the name of the direction. So the initial length
-    equals the norm of the initial direction.
+    The initial length and the initial direction are computed from one random key, which depends on `key_name`, the name
+    of the direction. So the initial length equals the norm of the initial direction.
     """
 
     initializer: Callable[..., Any]
@@ -127,7 +130,10 @@ def _with_adapter(
 
 
 def merged(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Implement `fluid.io.merge_low_rank`: add each low-rank adapter to its matrix."""
+    """Add each low-rank adapter in a dict of arrays to its matrix, and return the dict without the adapters.
+
+    This function implements `fluid.io.merge_low_rank`.
+    """
     names = [name.removesuffix(_A) for name in arrays if name.endswith(_A)]
     if not names:
         raise errors.ParameterError(

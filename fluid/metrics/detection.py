@@ -1,4 +1,4 @@
-"""Object detection metrics: DetectionMAP."""
+"""Object detection metrics: DetectionMAP, the mean average precision of detected boxes."""
 
 from __future__ import annotations
 

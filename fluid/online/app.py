@@ -1,4 +1,8 @@
-"""OnlineApp and TrainerApp: ASGI applications that control an OnlineTrainer or a HostedTrainer; and their metrics."""
+"""The classes OnlineApp and TrainerApp: ASGI applications through which HTTP clients control a training.
+
+OnlineApp controls an OnlineTrainer, and TrainerApp controls a HostedTrainer. OnlineMetrics reports the status of a
+training to Prometheus.
+"""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +19,8 @@ _TENSORS = ("application/octet-stream", "application/json")
 _KEY = "idempotency-key"
 _VERBS = ("start", "pause", "resume", "save", "publish", "stop")
 _MOST_FIELDS = 1024
-# the maximum number of verbs (requests such as `/pause`) in flight: each occupies a thread until the current step ends
+# The maximum number of verbs (requests such as `/pause`) in flight. Each verb occupies a thread until the current
+# training step ends.
 _MOST_VERBS = 4
 _STATES = ("training", "waiting", "paused", "stopped", "failed")
 _COUNTERS = {
@@ -52,7 +57,7 @@ class OnlineMetrics(http.Metrics):
         )  # fmt: skip
 
     def count(self, request: HttpRequest) -> None:
-        """Count a request; an unknown path is counted under an empty path, so that clients cannot add labels."""
+        """Count a request by path and status; count unknown paths as "", so that clients cannot add metric labels."""
         path = request.path if request.path in self._paths else ""
         self._requests.labels(path, str(request.status)).inc()
 
@@ -126,7 +131,7 @@ class VerbApp(http.Application):
         return self.started and not self.draining
 
     def route(self, request: HttpRequest) -> tuple[str, http.Endpoint]:
-        """Return the HTTP method and the endpoint for the path of a request."""
+        """Return the HTTP method and the endpoint (the function that responds) for the path of a request."""
         if request.path not in self._paths:
             raise Refusal(404, f"there is nothing here; the paths are {', '.join(self._paths)}")
         return self._paths[request.path]
@@ -137,7 +142,7 @@ class VerbApp(http.Application):
             raise Refusal(403, "pages in a browser cannot ask this server")
 
     def verb(self, name: str, *arguments: Any) -> http.Endpoint:
-        """Return an endpoint that calls the method `name` of the training with `arguments`."""
+        """Return an endpoint that calls the method `name`, such as "pause", of the trainer, and returns its result."""
 
         async def endpoint(request: HttpRequest) -> Response:
             if self._verbs_in_flight >= _MOST_VERBS:
@@ -155,7 +160,7 @@ class VerbApp(http.Application):
         return self._status_response(await run_in_thread(self._training.status))
 
     def _status_response(self, status: dict[str, Any]) -> Response:
-        """Return the HTTP response with a status as JSON; its error message contains no paths of the server."""
+        """Return an HTTP response with the training status as JSON; remove file paths of the server from its error."""
         error = status.get("error")
         return json_response(status | ({"error": http.without_folders(error, self.folders)} if error else {}))
 
@@ -224,7 +229,7 @@ class TrainerApp(VerbApp):
         super().__init__(hosted, paths, ("pause", "resume", "stop", "save", "test"), settings, access)
 
     def route(self, request: HttpRequest) -> tuple[str, http.Endpoint]:
-        """Return the HTTP method and the endpoint for the path of a request.
+        """Return the HTTP method and the endpoint (the function that responds) for the path of a request.
 
         `/train/3` trains for three epochs, and `/events/17` returns the events from number 17 on.
         """
@@ -252,8 +257,8 @@ def parse_lines(body: bytes, most: int | None) -> list[dict[str, Any]]:
 
     Args:
       body: the bytes of the lines.
-      most: the maximum number of numbers in a row; the commas of a long line are counted before it is parsed. None for
-        no limit.
+      most: the maximum number of numbers in a row; None for no limit. A long line with many more commas than this is
+        refused before it is parsed.
 
     Raises:
       ProtocolError: a line is not valid JSON or is too long, or there is no line.

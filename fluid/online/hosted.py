@@ -56,7 +56,7 @@ class HostedTrainer:
         self._outputs = scalar_outputs(trainer.program)
         self._changed = threading.Condition()
         self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_KEPT)
-        self._next = 0  # the number of the next event; the first event has number 0
+        self._next = 0  # the number of the next event of the training; the first event has number 0
         self._tasks: collections.deque[tuple[Callable[[], Any], Future[Any]]] = collections.deque()
         self._thread: threading.Thread | None = None
         self._state = "stopped"
@@ -195,7 +195,7 @@ class HostedTrainer:
         self._thread.start()
 
     def _end(self, end: Callable[[], None], state: str) -> dict[str, Any]:
-        """Call the function `end` in the training thread, and wait until `Trainer.train` returns.
+        """Call `end`, which pauses or stops the Trainer, in the training thread; wait until `Trainer.train` returns.
 
         Then set the state of the training to `state`, unless the training has ended before `end` was called.
         """

@@ -34,8 +34,8 @@ _TABLES = """
 """
 _BRING_BACK = "Bring back a copy of the whole folder"
 _STATEMENTS = [statement.strip() for statement in _TABLES.split(";")[:-1]]
-# The pattern of the file `Journal._last`, which holds one number twice, to detect damage: the number of acknowledged
-# rows, whose senders know that the rows are on disk.
+# The pattern of the file with the suffix `.last` beside the database. The file holds the number of acknowledged rows
+# twice, so that damage to the file is detected. A row is acknowledged when its sender knows that it is on disk.
 _LAST = re.compile(rb"([0-9]{20}) \1\n")
 
 
@@ -154,7 +154,7 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """The number of rows that wait to be trained on: the rows for which `passed` was not called yet."""
+        """The number of rows that wait to be trained on: the rows from the position of the last `passed` call on."""
         return self.next - self._passed
 
     @property
@@ -190,14 +190,16 @@ class Journal:
         self._in_flight.append(append)
         try:
             with self.changed:
-                # the result is set already if another thread has written these rows in one transaction with its own
-                # rows
+                # Another thread may have written these rows already, in one transaction with its own rows. Then the
+                # result is set, and nothing is left to do.
                 if not append.outcome.done():
-                    # Ctrl-C takes effect only after all running calls of `append` have their results
+                    # Ctrl-C must not interrupt the transaction, so it takes effect only after the results of all
+                    # running calls of `append` are set.
                     with InterruptGuard():
                         self._write_all()
         finally:
-            self._forget(append)  # remove the rows also after Ctrl-C, so that no other thread writes them later
+            # If Ctrl-C ends this call before its rows are written, no other thread may write the rows later.
+            self._forget(append)
         return append.outcome.result()
 
     def read(self, start: int, stop: int) -> list[JournalEntry]:
@@ -237,7 +239,7 @@ class Journal:
             return None if found is None else str(found[0])
 
     def passed(self, position: int) -> None:
-        """Record that the rows before `position` are trained on, so that more rows can be added."""
+        """Record that the training has used all rows before `position`, so that they no longer count as waiting."""
         with self.changed:
             self._passed = position
             while self._waiting and self._waiting[0][0] <= position:
@@ -245,7 +247,7 @@ class Journal:
             self.changed.notify_all()
 
     def drop(self, position: int) -> None:
-        """Delete entries (the rows of one `append` each) with all rows before `position`, except the newest entry."""
+        """Delete each entry (the rows of one `append`) that ends before `position`, but keep the newest entry."""
         with self._lock, self._converted_errors("written"), self._transaction():
             self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (min(position, self.next - 1),))
 
@@ -270,7 +272,7 @@ class Journal:
                 if not set(known) <= set(_STATEMENTS):
                     raise errors.JournalError(f"{str(self._path)!r} is no journal, or damaged: found {known}")
                 for statement in _STATEMENTS:
-                    if statement not in known:  # journals of earlier versions lack the index `second_copy`
+                    if statement not in known:  # journals of earlier fluid versions lack the index `second_copy`
                         database.execute(statement)
                 if not known:
                     database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
@@ -302,8 +304,8 @@ class Journal:
     def _check_complete(self, spans: Sequence[tuple[int, int]]) -> None:
         """Check that no row is missing, from the oldest row in the database to the last acknowledged row.
 
-        A row is acknowledged when `append` has returned. The file `_last` beside the database holds the number of
-        acknowledged rows.
+        A row is acknowledged when `append` has returned. A file with the suffix `.last` beside the database holds the
+        number of acknowledged rows.
 
         Args:
           spans: for each call of `append` in the database, the position of its first row, and the position after its
@@ -334,8 +336,8 @@ class Journal:
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Write the number of rows on disk to the file `_last` beside the database."""
-        # ignore errors of this file, which is only an additional check: the rows are already on disk
+        """Write the number of rows on disk to the file with the suffix `.last` beside the database."""
+        # Ignore errors of writing this file. It is only an additional check, and the rows are already on disk.
         with contextlib.suppress(OSError):
             self._last.seek(0)
             self._last.write(b"%020d %020d\n" % (self.next, self.next))
@@ -374,7 +376,8 @@ class Journal:
             self._forget(append)
 
     def _forget(self, append: "_Append") -> None:
-        with contextlib.suppress(ValueError):  # another thread may have removed this call already
+        # `_write_all` in another thread may have removed this call of `append` from the list already.
+        with contextlib.suppress(ValueError):
             self._in_flight.remove(append)
 
     def _write_together(self, group: Sequence["_Append"]) -> None:
@@ -436,9 +439,10 @@ class Journal:
         return Accepted(found[0], True)
 
     def _check_capacity(self, rows: int, size: int, end: int, added: int) -> None:
-        """Check that the journal has capacity for `rows` more rows of `size` bytes, from the position `end` on.
+        """Check that the journal has capacity for `rows` more rows, which have `size` bytes in total.
 
-        `added` is the number of bytes that the current transaction has added before these rows.
+        `end` is the position of the first of these rows. `added` is the number of bytes that the current transaction
+        has added before them.
 
         Raises:
           FeedError: there are more rows than the capacity of an empty journal.
@@ -476,7 +480,10 @@ class Journal:
 
     @contextlib.contextmanager
     def _converted_errors(self, what: str) -> Iterator[None]:
-        """Convert errors of SQLite and of file access in a `with` block to JournalError; `what` is for the message."""
+        """Convert errors of SQLite and of file access in a `with` block to JournalError.
+
+        `what` completes the message "the journal cannot be ...", for example "opened" or "read".
+        """
         try:
             yield
         except errors.FluidError:
@@ -490,5 +497,5 @@ class Journal:
 
 
 def _digest(body: bytes, number: int | str = "") -> bytes:
-    """Return a checksum of `body` and `number`; checksums of earlier versions cover the body only."""
+    """Return a checksum of `body` and `number`; earlier fluid versions computed it from `body` only."""
     return hashlib.blake2b(body, digest_size=16, salt=str(number).encode()[:16]).digest()

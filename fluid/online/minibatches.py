@@ -99,7 +99,7 @@ class JournalMinibatches:
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """Return the rows at `positions` as columns by name; the minibatch with index `number` has all these rows."""
+        """Return the rows at `positions` as columns by name; all belong to the minibatch with index `number`."""
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
             indices = [position - first for position in positions if first <= position < stop]
@@ -107,9 +107,9 @@ class JournalMinibatches:
         return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
 
     def _parts(self, span: range) -> "list[_UnpackedEntry]":
-        """Return the unpacked entries (the rows of one `append` each) of the journal with the rows at `span`."""
+        """Return the unpacked journal entries (the rows of one `append` each) that hold the positions in `span`."""
         known = [part for part in self._known if part.stop > span.start]
-        if known and known[0].first > span.start:  # the rows begin before all cached rows: discard the cache
+        if known and known[0].first > span.start:  # the requested rows begin before all cached rows: discard the cache
             known = []
         reached = known[-1].stop if known else span.start
         if reached < span.stop:

@@ -89,8 +89,8 @@ class MovingTest(Handler):
     """A handler that tests the program on each test row of a stream before it is trained on the rows that follow.
 
     Args:
-      rows: a function from the index of a minibatch to the test rows to use before the minibatch; it returns None if
-        there are none.
+      rows: a function that returns, for the index of a minibatch, the test rows to test on before the training on this
+        minibatch; None if there are no such rows.
       window: the number of newest test rows over which the means are computed.
 
     Attributes:

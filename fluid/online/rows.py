@@ -74,7 +74,8 @@ class RowFormat:
         if max_steps is not None:
             sizes = (math.prod(size or 1 for size in s.shape[1:]) * max_steps**s.lod_level for s in specs.values())
             self.most_numbers = sum(sizes)
-        # a lock, because a Feeder counts padding, so that only one thread at a time may use it
+        # The lock lets only one thread at a time use the Feeder, which converts rows to arrays, because the Feeder
+        # counts the padding.
         self._lock = threading.Lock()
 
     def pack(self, minibatch: Any, most_bytes: int | None = None) -> Packed:

@@ -374,7 +374,7 @@ class OnlineTrainer(KnownAttributes):
         return server
 
     def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
-        """Return the server that `serve` starts, not yet started."""
+        """Create the HTTP server of `serve`, but do not start it."""
         # imported only when needed: a training without a server does not need these modules
         from fluid.online.app import OnlineApp
 

@@ -81,7 +81,7 @@ class Control:
             return "training" if self._minibatches.is_there(self.steps) else "waiting"
 
     def _prepared(self) -> Trainer:
-        """Return the Trainer; create a new Trainer if the training thread of the last Trainer has ended."""
+        """Return the Trainer; if its training thread has ended, create a new Trainer from the newest checkpoint."""
         if self._trainer is None:
             self._trainer = self._make()
             self.steps = int(self._trainer.session.scope.step)
@@ -90,7 +90,7 @@ class Control:
     def start(self) -> None:
         """Start the thread that begins or continues the training; do nothing if the thread runs already.
 
-        Register `leave` to be called when Python exits.
+        If Python exits while the thread runs, `leave` ends the training.
         """
         with self._starting:
             if self._thread is not None and self._thread.is_alive() and not self._stopping:
@@ -210,8 +210,8 @@ class Control:
         """
         if self._leaving:
             raise _Left
-        # A task waits until at least one step is done since `train` was called, so that frequent tasks cannot stop the
-        # training.
+        # A task, such as `save`, waits until at least one step is done since `Trainer.train` was called. Otherwise
+        # frequent tasks could prevent all training.
         return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
 
     def _do_tasks(self) -> None:
@@ -230,7 +230,8 @@ class Control:
 
         def end() -> None:
             ended.set()
-            trainer.pause()  # after `pause`, the checkpoint records that the epoch continues after the last minibatch
+            # Because of `Trainer.pause`, the checkpoint records that the epoch continues after the last minibatch.
+            trainer.pause()
 
         reader = JournalReader(self._minibatches, self._ending, end)
         trainer.train(reader, 1, handlers=self._handlers, progress=False)

@@ -31,20 +31,20 @@ class Wrapped(NamedTuple):
 
 @dataclass(frozen=True)
 class Wrapper(Minimizer):
-    """An optimizer around an inner optimizer: the inner optimizer updates the parameters, then `after` changes them.
+    """An optimizer around an inner optimizer; after each inner update, the method `after` may change the parameters.
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
     """
 
-    inner_optimizer: Any  # the argument is an OptimizerLike; `__post_init__` converts it to a Minimizer
+    inner_optimizer: Any  # users also pass optax transformations, which `__post_init__` converts to a Minimizer
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner_optimizer", as_optimizer(self.inner_optimizer))
 
     @property
     def parameter_list(self) -> Sequence[Any] | None:
-        """The `parameter_list` of the inner optimizer."""
+        """Names of the parameters that the inner optimizer updates; None for all trainable parameters."""
         return self.inner_optimizer.parameter_list
 
     @property
@@ -62,7 +62,7 @@ class Wrapper(Minimizer):
 
     @property
     def accumulate_steps(self) -> int:
-        """The number of steps for one update of the inner optimizer; `after` runs once for each update."""
+        """The number of steps for one update of the inner optimizer, after which the method `after` runs once."""
         return self.inner_optimizer.accumulate_steps
 
     @property
@@ -184,7 +184,7 @@ class Average:
     """
 
     def start(self, params: Any) -> Any:
-        """Return the initial state of the average for the parameters `params`, given by name."""
+        """Return the initial state of the average; `params` are the parameters by name."""
         raise NotImplementedError
 
     def step(self, state: Any, params: Any) -> Any:

@@ -123,7 +123,7 @@ class Minimizer:
         raise NotImplementedError
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Return a copy of the optimizer with another learning rate and an equal structure of the optimizer state.
+        """Return a copy of the optimizer with another learning rate; the structure of the optimizer state is equal.
 
         Args:
           rate: a scalar, which may be traced. With a negative rate, the copy uses its configured schedule, if any.
@@ -145,7 +145,7 @@ class Minimizer:
         raise NotImplementedError
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """Return a copy that clips gradients by `clip`, an object of `fluid.clip`; if it has a clip, change nothing."""
+        """Return a copy that clips gradients by `clip`, an object of `fluid.clip`, unless the optimizer has a clip."""
         return self
 
     def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
@@ -265,7 +265,7 @@ class Optimizer(Minimizer):
                 f"{kind}(regularization={self.regularization!r}): expected a decay, as in "
                 f"regularization=fluid.regularizer.L2Decay(1e-4)"
             )
-        for name in ("beta1", "beta2"):  # an optimizer without these settings gets 0.0, which is valid
+        for name in ("beta1", "beta2"):  # if the optimizer lacks the setting, `getattr` returns 0.0, which is valid
             decay = getattr(self, name, 0.0)
             if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) < 1:
                 raise errors.ArgumentError(
@@ -335,7 +335,7 @@ class Optimizer(Minimizer):
         return self.learning_rate
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Return a copy with the learning rate `rate`, a scalar; with a negative rate, keep a configured schedule."""
+        """Return a copy with the learning rate `rate`, a scalar. If it is negative, keep the configured schedule."""
         return replaced(self, learning_rate=instead_of(self.learning_rate, rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
@@ -407,7 +407,7 @@ class Optax(Optimizer):
             )
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the transformation `tx`."""
+        """Return the optax transformation that was passed as `tx`."""
         return self.tx
 
     @property

@@ -45,8 +45,8 @@ def instead_of(rate: Rate, given: Any) -> Rate:
       given: a scalar, which may be traced. It always replaces a number. It replaces a schedule unless it is negative.
 
     Returns:
-      A scalar if `rate` is a number, and a schedule if `rate` is a schedule, because with a
-      schedule, the optimizer state of optax has another structure.
+      `given` if `rate` is a number. A schedule if `rate` is a schedule, because a number would change the structure of
+      the optimizer state in optax.
     """
     if not callable(rate):
         return given
@@ -77,10 +77,13 @@ def replaced(optimizer: Kind, **settings: Any) -> Kind:
 
 
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
-    """Return the argument `mask` for weight decay in optax; None, for decay of all parameters, if `exclude` is None.
+    """Return the argument `mask` of optax, which selects the parameters with weight decay; None for all parameters.
 
-    The mask is a function of the parameters. It returns a dict from their names to bools: False, which means no weight
-    decay, for each parameter for which `exclude` returns True.
+    The mask is a function of the parameters. It returns a dict from their names to bools: True for weight decay.
+
+    Args:
+      exclude: a function of a parameter that returns True for no weight decay. None means weight decay for all
+        parameters.
     """
     if exclude is None:
         return None
@@ -144,11 +147,15 @@ def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> opta
 
 
 def _part(state: Any, shapes: Any) -> Any:
-    """Return the leaves of the optimizer state `state` that have the paths of the leaves of `shapes`, in its structure.
+    """Return the part of an optimizer state that belongs to some of the parameters, while the others are frozen.
+
+    Args:
+      state: the optimizer state of all parameters, a pytree.
+      shapes: the shapes of the optimizer state for some of the parameters, a pytree. The result has its structure.
 
     Raises:
-      ArgumentError: a leaf has another shape in `state`, because the leaf belongs to all parameters and not to a single
-        one.
+      ArgumentError: an array of `state` has another shape than in `shapes`, because it belongs to all parameters
+        together.
     """
     known = dict(jax.tree_util.tree_leaves_with_path(state))
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
@@ -285,5 +292,5 @@ def scale_of(slots: Any) -> Any:
 
 
 def was_skipped(before: Any, after: Any) -> Any:
-    """Return whether loss scaling skipped an update, from its states before and after the update."""
+    """Return whether loss scaling skipped an update; `before` and `after` are its states, of the class Scaled."""
     return after.scale < before.scale

@@ -66,7 +66,7 @@ def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
     devices get fewer rows. So arrays keep the shape that the user passed, and sums need no mask.
 
     Args:
-      value: array `[batch, ...]`, or a tree of arrays; an array with fewer rows than shards is returned unchanged.
+      value: an array `[batch, ...]`, or a tree of such arrays. An array with fewer rows than shards stays unchanged.
       mesh: the devices.
     """
 

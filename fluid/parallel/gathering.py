@@ -80,7 +80,7 @@ class DividedTable:
         return mapped(*arrays)
 
     def _here(self, mine: Any, ids: Any) -> Any:
-        """Convert row ids of the table to indices in this device's shard; indices outside the shard are ignored."""
+        """Convert row ids of a table to indices in the shard of this device; rows of other shards are out of range."""
         return ids - jax.lax.axis_index(self._sharding.spec[0]) * mine.shape[0]
 
 
@@ -124,7 +124,7 @@ class MeshGathering:
         self._gathered: dict[str, _Gathered] = {}
 
     def add(self, program: Program) -> None:
-        """Register all parameters that the mesh axis "fsdp" divides, except embedding tables, for `gather`."""
+        """Register the parameters that `gather` gathers: "fsdp" divides them, and they are no embedding tables."""
         for name, spec in (program.parameters | program.states).items():
             entries = tuple(self._parameters.sharding(name).spec)
             if name not in program.lookups and FSDP in jax.tree.leaves(entries):
@@ -134,7 +134,7 @@ class MeshGathering:
                 self._gathered[name] = _Gathered((*entries, *rest), (*whole, *rest), stack_depth(spec) > 0)
 
     def gather(self, name: str, array: Any) -> Any:
-        """Gather a parameter over the mesh axis "fsdp", inside a compiled step. Return a stack unchanged.
+        """Gather a parameter over the mesh axis "fsdp", inside a compiled step; return a stack of blocks unchanged.
 
         Args:
           name: the name of the parameter.

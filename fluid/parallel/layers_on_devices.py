@@ -14,7 +14,7 @@ from fluid.place import OneDevice, device_of
 
 
 class OnDevices(OneDevice):
-    """A layout with several devices, in which each array is undivided and on one of the devices.
+    """A layout of the arrays of a Session on several devices: each array is undivided, and on one of the devices.
 
     A function that XLA compiles for several devices runs on all of them, so it cannot contain parts for single devices
     (jax 0.10.2). With this layout, each device has its own compiled functions.
@@ -101,7 +101,7 @@ class _DeviceEquations(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """A step divided into parts for single devices, for arguments of given shapes.
+    """A training or inference step that is divided into parts for single devices, for arguments of given shapes.
 
     Attributes:
       jaxpr: the equations of the step, with their constants.
@@ -118,7 +118,7 @@ class InParts:
     """A step that runs in parts, each compiled for one device; values move to the devices of the parts that need them.
 
     Args:
-      function: the pure step.
+      function: the step, a function that JAX can trace.
       layout: the layout, which knows the device of each array.
       updates: True if the first result is the updated first argument, so that both must be on the same devices.
     """
@@ -167,9 +167,10 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
     Args:
       jaxpr: the equations.
       arrays: the device of each parameter, state and optimizer state, by variable.
-      default: the device of equations without a guard or an input with a device.
+      default: the device of an equation that has neither a guard nor an input on a known device.
     """
-    # values that are computed only from parameters are added below: for the choice of devices they count as parameters
+    # `fixed` has the devices of parameters. The loop adds values that are computed only from parameters, because they
+    # count as parameters in the choice of devices.
     fixed = dict(arrays)
     moving: dict[Any, jax.Device] = {}
     found = []
@@ -187,7 +188,7 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
 
 
 def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_DeviceEquations]:
-    """Group equations into parts for one device each. A part gets all equations of its device that can then run."""
+    """Group equations into parts for one device each. A part has all equations of its device that can run by then."""
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))
     while waiting:

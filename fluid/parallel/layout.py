@@ -26,13 +26,13 @@ def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> 
     """Return the layout for the arrays of a Session: one device, a mesh, or different devices for different layers.
 
     Args:
-      place: the devices.
-      parallel: a Mesh, True or "fsdp", as for `fluid.Trainer`.
-      shardings: shardings of parameters, by name or glob.
+      place: the devices, as for `fluid.Trainer`.
+      parallel: a Mesh, True or "fsdp" for a mesh; None or False for no mesh.
+      shardings: by name or glob, shardings of parameters on the mesh; or without a mesh, devices of parameters.
 
     Raises:
       ArgumentError: the number of devices differs from the mesh, or an argument is invalid.
-      DeviceError: there is no such device.
+      DeviceError: this machine does not have the device.
     """
     if parallel in (None, False) and all(isinstance(device, str) for device in (shardings or {}).values()):
         return OnDevices(device_of(place), shardings)
@@ -147,7 +147,7 @@ class OnMesh:
         return rows_here(count, self.mesh)
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """Return the initial values of a program's parameters and states, by name; zeros if `root` is None.
+        """Return the initial values of a program's parameters and states; zeros if the random key `root` is None.
 
         Large sharded arrays are computed in shards, so that no device ever holds such an array in full.
         """
@@ -179,7 +179,7 @@ class OnMesh:
         """Wrap a pure step so that it divides the rows of feeds among devices, and its layers can read the mesh axes.
 
         Args:
-          step: a pure step.
+          step: the step, a function that JAX can trace.
           position: index of the argument with the feeds. Later arguments that are dicts hold overrides, by name.
         """
 

@@ -37,8 +37,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _GROUPS = re.compile(r"replica_groups=(\{\{[\d,]+|\[[\d,]+\]|mesh\[[^\]]*\] \{[^}]*\})")
-# For each kind of collective: the bytes that one device in a ring of n devices sends, divided by the bytes of the
-# result.
+# `_SENT` maps each kind of collective to a function of n, the number of devices in a ring. The function returns the
+# bytes that one device sends, divided by the bytes of the result.
 _SENT = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -244,7 +244,7 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in {**one, **other}}
 
 
-# Description of an array (shape, dtype and sharding), with which a plan replaces the array itself.
+# `Shape` is the type of the descriptions (shape, dtype and sharding) that a plan uses instead of arrays.
 Shape = jax.ShapeDtypeStruct
 
 
@@ -252,7 +252,7 @@ class ShapesOnMesh(OnMesh):
     """A layout for plans: its methods return descriptions (shape, dtype, sharding) instead of arrays."""
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """Return shape, dtype and sharding of a program's parameters and states, by name; `root` is ignored."""
+        """Return shape, dtype and sharding of a program's parameters and states, by name; the key `root` is ignored."""
         specs = program.parameters | program.states
         return {n: Shape(spec.shape, spec.dtype, sharding=self.parameters.sharding(n)) for n, spec in specs.items()}
 

@@ -32,7 +32,7 @@ from fluid._util.globs import select
 from fluid.core import FSDP, Axes, ParameterSpec, Program, axes_of, check_stages, partition, stack_axes
 from fluid.param_attr import Shardings
 
-# The shape and the PartitionSpec of each parameter, by name.
+# The type of a mapping from the name of each parameter to its shape and its PartitionSpec.
 Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
 
 # Minimum number of elements of an array that is divided over the mesh axis "fsdp": for smaller arrays the saved memory
@@ -130,7 +130,7 @@ class ShardingRules:
         return self._divided(shape, table=False)
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:
-        """Return the mesh axes that divide the dimensions of a parameter that number blocks of `layers.repeat`."""
+        """Return the mesh axes for the first dimensions of a parameter, which number the blocks of `layers.repeat`."""
         stack = stack_axes(spec)
         owner = f"layers.repeat(pipeline=) of {name}"
         axes = axes_of(owner, stack, self._mesh.shape)
@@ -179,7 +179,7 @@ class ShardingRules:
 
 
 def _with_stack(stack: Axes, sharding: Axes) -> Axes:
-    """Merge two shardings: a dimension without an axis in `sharding` gets the axes that `stack` has for it."""
+    """Return the sharding of a stack of blocks: where `sharding` names no axis, a dimension has the axes of `stack`."""
     longer = sharding + ((),) * (len(stack) - len(sharding))
     return tuple(said or mine for said, mine in zip(longer, stack, strict=False)) + longer[len(stack) :]
 
@@ -212,7 +212,7 @@ class ParameterShardings:
         self._divided = found | self._divided
 
     def sharding(self, name: str) -> NamedSharding:
-        """Return the sharding of a parameter or a state."""
+        """Return the sharding of the parameter or state `name`."""
         return NamedSharding(self.mesh, self._divided[name][1])
 
     def slot_shapes(self, rule: Any, parameters: Mapping[str, Any]) -> Any:

@@ -27,8 +27,8 @@ from fluid.reader.base import (
 )
 from fluid.reader.on_device import Resident, RowNumbers
 
-# Several small minibatches are copied from the arrays at once. `_BYTES` limits the bytes of one copy, and `_MOST` the
-# number of minibatches in it.
+# For a Trainer, `arrays` copies several small minibatches from the user's arrays at once. One such copy has at most
+# `_BYTES` bytes and at most `_MOST` minibatches.
 _BYTES = 1 << 18
 _MOST = 16
 
@@ -60,7 +60,7 @@ class JointMinibatch(NamedTuple):
 
 
 def _one_argument(function: Callable[P, Reader]) -> Callable[P, Reader]:
-    """Decorate `arrays` to refuse several arrays in separate arguments; the error shows the correct call."""
+    """Decorate `reader.arrays` so that `arrays(x, y)` raises an error that shows the correct call, `arrays((x, y))`."""
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> Reader:
@@ -90,15 +90,15 @@ def arrays(
 ) -> Reader:
     """Read minibatches from NumPy arrays, by slicing: the fastest reader for data in memory.
 
-    A Trainer copies small minibatches up to 16 at a time. A change of the arrays during a pass may therefore reach
-    later minibatches only.
+    A Trainer copies up to 16 small minibatches at a time. If you change the arrays during a pass, the next minibatches
+    may therefore still hold the old values.
 
     Args:
       arrays: an array `[n, ...]`, a tuple of columns `[n, ...]`, a dict of columns by name, or a DataFrame, which is
         read as a dict of its columns. A column may itself be a DataFrame: `{"x": frame[["a", "b"]], "y": frame["c"]}`.
-      batch_size: at least 1.
+      batch_size: the number of rows of each minibatch, at least 1.
       shuffle: True reads each pass in a new order, which depends only on the seed and the number of the pass.
-      seed: at least 0.
+      seed: the seed of the random order, at least 0.
       drop_last: True leaves out a last, shorter minibatch.
       on_device: True copies all data to the device, once. Minibatches and their order are unchanged, but only row
         numbers are copied from the host for each minibatch: see `docs/speed-data.md`.
@@ -227,7 +227,7 @@ class Minibatches:
         return self.reader.batch_size
 
     def data_sharding(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Return the sharding of the data set on `device`; None if minibatches hold rows instead of row numbers."""
+        """Return the sharding of the data set on `device`; None unless minibatches hold only its row numbers."""
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
@@ -276,9 +276,10 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
     Args:
       source: a Reader, a function that returns an iterable, or an iterable: a list of minibatches, a torch
         `DataLoader`, a Grain loader (its own iterator state is used), a Hugging Face data set.
-      in_order_for: the use of the minibatches, for one warning of a reader whose order changes the results. "predict"
-        and "test" return rows, so each shuffling reader warns. "means" is a test that returns only means over all
-        rows, so a reader warns if it shuffles and leaves rows out. None, for a training, never warns.
+      in_order_for: the use of the minibatches; it decides about a warning of a reader that shuffles. "predict" and
+        "test" return results for each row, so any shuffling causes the warning. "means" is a test that returns only
+        means over all rows; shuffling then causes the warning only if the reader also leaves rows out. None is for
+        training and causes no warning.
 
     Returns:
       Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
@@ -325,7 +326,10 @@ _OTHER = {
         "shuffling"
     ),
 }
-"""The second half of the warning about a reader that shuffles, for each value of the argument `in_order_for`."""
+"""The end of the warning that a reader shuffles, by the use of its rows.
+
+The use is "predict", "test", or "means" for a test that returns only means over all rows.
+"""
 
 
 def _shuffles(reader: Reader, method: str) -> str:
@@ -333,7 +337,7 @@ def _shuffles(reader: Reader, method: str) -> str:
 
     Args:
       reader: the reader.
-      method: "predict", "test" or "means", see `minibatches`.
+      method: the use of the rows: "predict", "test" or "means", see the argument `in_order_for` of `minibatches`.
     """
     if method == "means" and not any(
         (stage.get("drop_last") or "firstn" in stage) and any(part.get("shuffle") is not None for part in stages(stage))
@@ -348,7 +352,7 @@ def _shuffles(reader: Reader, method: str) -> str:
             return f"reader.{'files(shuffle=True)' if isinstance(of, Mapping) and 'files' in of else 'shuffle(...)'}"
         if "bucket_by_length" in stage and method == "predict":
             return "reader.bucket_by_length(...)"
-    # A torch DataLoader with a RandomSampler shuffles.
+    # A torch DataLoader shuffles if its sampler is a RandomSampler.
     if isinstance(reader, Source) and method != "means":
         sampler = getattr(reader.source, "sampler", None)
         if any(kind.__name__ == "RandomSampler" for kind in type(sampler).__mro__):
@@ -357,12 +361,12 @@ def _shuffles(reader: Reader, method: str) -> str:
 
 
 def _leaves_out(stage: Mapping[str, Any]) -> bool:
-    """Return whether a reader decorator drops the last, shorter minibatch, according to its arguments in `stage`.
+    """Return whether a reader function, such as `batch`, leaves out rows because of `drop_last=True`.
 
-    A decorator with `drop_last` drops rows, except `arrays` if the number of rows is a multiple of the batch size.
+    The result is False for `arrays` if the number of rows is a multiple of the batch size.
 
     Args:
-      stage: the name and arguments of one decorator, or of `arrays`, as a dict.
+      stage: the name and the arguments of the reader function, as a dict.
     """
     return bool(stage.get("drop_last")) and ("arrays" not in stage or stage["arrays"] % stage["batch"] > 0)
 
@@ -395,8 +399,8 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 
 def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Return the rows of a column that `rows` selects, a slice or an array of row numbers."""
-    # `ndarray.take` is faster than indexing for long rows.
+    """Return some rows of a column; `rows` is a slice or an array of row numbers."""
+    # For row numbers, `ndarray.take` is faster than `column[rows]` if the rows are long.
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 
 

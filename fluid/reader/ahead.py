@@ -26,13 +26,13 @@ _FAILED = "failed"
 _PATIENCE = 1.0
 
 
-# The passes over readers whose threads still run. `end_all` ends the threads before Python exits: a thread that still
-# runs code of another library would crash at the exit.
+# This set holds the passes over readers whose threads still run. `end_all` ends the threads before Python exits: a
+# thread that still runs code of another library would crash at the exit.
 _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 
 
 class Ahead:
-    """A group of threads that read the rows of one pass ahead and apply the mapper to each row.
+    """A group of threads that read the rows of one pass ahead, and apply a function (the mapper) to each row.
 
     Args:
       open_rows: returns the generator of the rows; called once, in one of the threads.
@@ -98,7 +98,8 @@ class Ahead:
                 self.tickets.put(True)
                 yield value
         finally:
-            # Delete `value` and empty `held`: the traceback of an exception would keep their rows alive.
+            # The rows in `value` and `held` are released here, because the traceback of an exception would keep these
+            # variables alive.
             del value
             held.clear()
             self.end()
@@ -125,9 +126,10 @@ class Ahead:
             self.leave()
 
     def take(self) -> tuple[int, str, Any]:
-        """Return the number of the next row, the kind of the result (row, end or failure), and the row.
+        """Read the next row, and return its number, the text "row", and the row itself.
 
-        The end of the rows and an exception of the reader also get a number; no row is read after them.
+        At the end of the pass, the second value is "end" and the third is None. If the reader raises an exception, the
+        second value is "failed" and the third is the exception. No row is read after that.
         """
         with self.lock:
             number = self.taken
@@ -166,7 +168,8 @@ def end_all() -> None:
     left = list(_running)
     for shared in left:
         shared.stop()
-        # Wake a consumer that waits for a row. The consumer may be a thread of another pass, which the next loop joins.
+        # A consumer that waits for a row is woken, because it may run in a thread of another pass. The next loop waits
+        # for that thread to end.
         shared.done.put((None, _END, None))
     for shared in left:
         _join(shared.threads, shared.patience)

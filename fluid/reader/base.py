@@ -1,10 +1,10 @@
-"""Reader: rows that can be read repeatedly, with the position of the consumer.
+"""Reader: a source of rows that can be read in several passes, and whose position can be saved and restored.
 
 The rows of a pass depend only on the number of the pass (the epoch). A position therefore consists of two numbers: the
-epoch and the count of rows yielded. A reader built again with equal arguments continues exactly after a position. A
-decorator needs only `iterate(epoch, start)` of the reader that it wraps; only the outermost reader counts rows. A
-user's function is called once for each pass. To continue exactly, the function must yield equal rows when it is called
-in another process.
+epoch and the number of rows yielded so far. A reader built again with equal arguments continues exactly after a
+position. Readers may be nested: a decorator such as `batch` wraps another reader, and calls its function
+`iterate(epoch, start)`. Only the outermost reader counts rows. If the reader is a user's function, it is called once
+for each pass. To continue exactly, the function must yield equal rows when it is called in another process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from fluid.reader import reader_misuse
 
 Rows = Generator[Any, None, None]
 Iterate = Callable[[int, int], Rows]
-"""A generator function: `iterate(epoch, start)` yields the rows of pass number `epoch`, from row number `start` on."""
+"""The type of `iterate(epoch, start)`, which yields the rows of pass number `epoch` from row number `start` on."""
 
 Wanted = Callable[[int], Collection[int]]
-"""The type of a function from the number of rows of a minibatch to the indices of the rows that this process needs."""
+"""The type of a function that selects the rows of a minibatch that this process needs in a multi-process training.
+
+The argument is the number of rows of the minibatch; the result has the indices of the needed rows.
+"""
 
 ELSEWHERE = object()
-"""A placeholder for a row that another process reads."""
+"""A placeholder in a minibatch for a row that this process does not need, because another process uses the row."""
 
 P = ParamSpec("P")
 Position = tuple[int, int]
@@ -47,11 +50,11 @@ class Reader:
       iterate: a generator function of `(epoch, start)`: yields the rows of a pass from row number `start` on.
       plan: nested JSON with the arguments, such as the seed, on which the order of the rows depends. A reader restores
         only positions of readers with an equal plan.
-      in_blocks: a function of `(size, wanted)` that returns another `iterate`. That function divides the rows into
-        blocks of `size` rows, skips the work on rows outside `wanted`, and may yield the placeholder ELSEWHERE for each
-        of these rows.
-      divided: a function of `wanted` that returns another `iterate` of minibatches. Rows outside `wanted` may be
-        replaced by any rows.
+      in_blocks: for readers of rows in multi-process training: a function of `(size, wanted)` that returns another
+        `iterate`. `size` is the number of rows of a minibatch, and `wanted` a function that returns which rows of a
+        minibatch this process needs. For all other rows, the returned `iterate` may yield the placeholder ELSEWHERE.
+      divided: for readers of minibatches in multi-process training: a function of `wanted` that returns another
+        `iterate`. Rows of a minibatch that this process does not need may be replaced by any rows.
       numbers: another `iterate`, which yields `on_device.RowNumbers` instead of minibatches, for data on the device.
       parts: another `iterate`, which yields `adapters.JointMinibatch` instead of minibatches, if several minibatches
         are copied at once.
@@ -123,7 +126,7 @@ class Reader:
 
     @property
     def ready(self) -> bool:
-        """Return whether the next row can be read now; training does not read ahead of a reader that is not ready."""
+        """Return whether the next row can be read now; while the result is False, training reads no rows ahead."""
         return True
 
     def state(self) -> dict[str, Any]:
@@ -209,7 +212,7 @@ class Pass(Iterator[Any]):
         return item
 
     def close(self) -> None:
-        """End the pass: run the `finally` blocks of readers, and end threads."""
+        """End the pass: run the `finally` blocks in the reader's functions, and end the threads that read ahead."""
         self._failed = True
         self._rows.close()
 
@@ -287,7 +290,8 @@ class Source(Reader):
             )
         iterator = iter(rows)
         again = iterator is rows and iterator is self._iterator
-        # An `__iter__` written in Python may restart the source; generators and built-in iterators never restart.
+        # If `__iter__` is written in Python, it may have restarted the iterator. Generators and built-in iterators
+        # never restart, so a second pass over one of them is an error.
         if again and not isinstance(getattr(type(rows), "__iter__", None), types.FunctionType):
             raise exhausted(self.source)
         self._iterator = iterator
@@ -415,7 +419,13 @@ def increasing(numbers: Any) -> list[int]:
 
 
 def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
-    """Yield rows, with ELSEWHERE in place of every row whose index in its block of `size` rows is not in `wanted`.
+    """Yield rows, but the placeholder ELSEWHERE in place of each row that this process does not need.
+
+    Args:
+      rows: the rows of all processes.
+      size: the number of rows of a minibatch.
+      wanted: returns the indices in a minibatch of the rows that this process needs; called with the number of rows of
+        the minibatch, which is smaller for a short last minibatch.
 
     Example:
       >>> [row is ELSEWHERE for row in marked(iter("abcde"), 2, lambda count: [0])]
@@ -427,7 +437,7 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
 
 
 def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the arguments of each decorator of a reader, as dicts, the outermost decorator first.
+    """Yield the arguments of each decorator of a reader, one dict for each decorator; the outermost one comes first.
 
     Args:
       plan: nested JSON with the decorators of a reader and their arguments, see `Reader`.

@@ -26,18 +26,18 @@ from fluid.reader.ragged import Sizes, longest_rows, padded, sizes_of, steps_of
 
 Places = Sequence[tuple[str, int]]
 Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any] | None
-"""The type of `buckets=`: increasing sizes; a pair of lists of sizes, for both levels of nested sequences; or a dict of
-lists or pairs by feed name."""
+"""The type of `buckets=`, the sizes to which sequences are padded: a list of increasing sizes; a pair of lists, one for
+each level of nested sequences; or a dict of lists or pairs by feed name. None chooses sizes from the data."""
 
 MAX_COMPILATIONS = 8
 _SHORTEST = 4
-# A finer shape is added once it would have saved at least `_PRICE` times the cost of a minibatch of the largest shape.
-# `python benchmarks/buckets.py` measures other values of `_PRICE` and `_SPARE`: a `_PRICE` of 8 raises the cost of
-# padding and compilations by up to 7%.
+# A smaller padded shape is added to the compiled shapes once the padding that it would have saved costs as much as
+# `_PRICE` minibatches of the largest shape. `python benchmarks/buckets.py` measures other values of `_PRICE` and
+# `_SPARE`: a `_PRICE` of 8 raises the cost of padding and compilations by up to 7%.
 _PRICE = 2.0
-# A shape that is added for longer rows holds rows `_SPARE` times as long as the longest row so far.
+# A padded shape that is added for longer rows holds rows `_SPARE` times as long as the longest row so far.
 _SPARE = 1.5
-# The maximum number of smaller shapes for which Buckets records the padding that they would save.
+# Buckets records for at most `_CANDIDATES` smaller shapes the padding that each of them would have saved.
 _CANDIDATES = 256
 
 
@@ -55,12 +55,15 @@ def padded_time(longest: int) -> int:
 
 
 class _Need(NamedTuple):
-    """The minimum padded sizes of a minibatch, for the sequences whose padding `Buckets` chooses.
+    """The minimum sizes to which the sequences of a minibatch must be padded.
 
     Attributes:
-      key: the sizes of the minibatch that `Buckets` does not choose, above all the batch size, as text.
-      sizes: the minimum sizes.
-      places: `(feed name, level)` of each number in `sizes`.
+      key: all sizes of the minibatch that are fixed already, above all the batch size, as text.
+      sizes: the minimum sizes: the number of steps in the longest row of each feed. For a feed of nested sequences, the
+        maximum number of sequences in a row and the maximum number of steps in a sequence. Sizes for which the user
+        gives `buckets` are left out.
+      places: for each number in `sizes`, the pair `(feed name, level)`. The level is 0 for the only or outer level, and
+        1 for the inner sequences of nested sequences.
       rows: the batch size.
     """
 
@@ -93,12 +96,14 @@ class _Seen:
     """The record of earlier minibatches from which `Buckets` chooses shapes.
 
     Attributes:
-      shapes: the compiled shapes, each a pair: the fixed sizes as text (`_Need.key`), and the chosen sizes.
-      counts: the number of minibatches so far, by `_Need.key`.
-      longest: the largest minimum size of all minibatches so far, by the text of `(feed name, level)`.
-      growths: the number of shapes that were added because no shape held the minibatch.
-      coming: the sizes that the rows announced by `expect` need, by the text of `(feed name, level)`.
-      together: the number of minibatches announced by `expect`.
+      shapes: the shapes of padded minibatches so far, for each of which there is a compilation. Each one is a pair: the
+        fixed sizes, such as the batch size, as text (`_Need.key`), and the chosen sizes.
+      counts: the number of minibatches so far, by the text of the fixed sizes.
+      longest: the size that the longest row of all minibatches so far needs, by the text of `(feed name, level)`.
+      growths: the number of shapes that were added because no earlier shape held the minibatch.
+      coming: the size that the longest row of the next minibatches needs, by the text of `(feed name, level)`; set by
+        `expect`.
+      together: the number of next minibatches to which `coming` applies.
       savings: for each finer (smaller) shape, the padding that it would have saved since a shape was last added. The
         unit is the cost of a minibatch of the largest shape.
       real: the number of steps of data since the last `take_steps`.
@@ -197,11 +202,11 @@ class Buckets:
         return filled
 
     def expect(self, values: Mapping[str, Any], together: int) -> None:
-        """Announce rows of the next minibatches, so that the first shape can hold them.
+        """Announce the longest row of the next minibatches, so that the first chosen shape can hold this row.
 
         Args:
-          values: the longest coming row, as `read_feed` returned it, by name.
-          together: the number of coming minibatches, none of which has a longer row.
+          values: the fields of the longest row by feed name, as `read_feed` returned them.
+          together: the number of next minibatches, none of which has a longer row.
         """
         seen = self._seen
         needs = {name: sizes_of(value) for name, value in values.items() if name in self._specs}
@@ -209,7 +214,7 @@ class Buckets:
         seen.together = together
 
     def take_steps(self) -> tuple[int, int]:
-        """Return the number of steps of data, and of data and padding, that `pad` has counted since the last call."""
+        """Return the number of steps without padding and with padding, counted by `pad` since the last call."""
         seen = self._seen
         steps = (seen.real, seen.fed)
         seen.real = 0
@@ -245,7 +250,7 @@ class Buckets:
         }
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
-            # `given` holds the sizes of the minibatch that `_choose` does not change. Their text becomes `_Need.key`.
+            # `given` holds the sizes that are fixed already, such as the batch size. Their text becomes `_Need.key`.
             given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
             least = tuple(needs[n][i] for n, i in places)
             chosen = self._choose(_Need(repr(given), least, places, values[places[0][0]].shape[0]))
@@ -298,8 +303,10 @@ class Buckets:
     def _soon_needed(self, need: _Need) -> Sizes | None:
         """Return a padded shape that holds the longest row announced by `expect`; None if this does not pay off.
 
-        This shape does not pay off if all announced minibatches, padded to this shape, cost more than one compilation,
-        or if the current minibatch has a longer row than the announced one.
+        The shape does not pay off in two cases:
+
+        - The announced minibatches, all padded to this shape, cost more than one compilation.
+        - The current minibatch has a longer row than the announced one.
         """
         seen = self._seen
         coming = tuple(seen.coming.get(str(place), 0) for place in need.places)
@@ -322,14 +329,15 @@ class Buckets:
 
         Args:
           need: the sizes that the minibatch needs.
-          longest: the largest minimum sizes of all minibatches so far.
+          longest: the sizes that the longest rows of all minibatches so far need.
           usual: True if the fixed sizes of `need`, such as the batch size, are the most frequent ones so far.
         """
         seen = self._seen
         budget = self._budget or 0
         spare = _SPARE if seen.growths < budget // 2 else 2
         shape = _fine(tuple(math.ceil(n * spare) for n in longest))
-        # A minibatch with rare fixed sizes, for example a short last minibatch, uses an already known shape.
+        # A minibatch with a rare batch size, for example a short last minibatch, is padded to the sizes of an earlier
+        # shape.
         if not usual:
             shape = need.cheapest(known for _, known in seen.shapes if _holds(known, longest)) or shape
         elif not seen.shapes and budget > 2:
@@ -349,13 +357,13 @@ class Buckets:
         Args:
           need: the sizes that the minibatch needs.
           best: the compiled shape with the lowest cost that holds the minibatch.
-          whole: the cost of a row in the largest shape, see `_Need.cost`.
-          price: the cost of a compilation, in minibatches of the largest shape.
+          whole: the cost of a row in the largest shape: its number of steps with padding.
+          price: the cost of a compilation, expressed as a number of minibatches of the largest shape.
         """
         seen = self._seen
         budget = self._budget or 0
-        # Of the allowed shapes, reserve one for longer rows, and another one for a short last minibatch until such a
-        # minibatch has been read.
+        # One of the allowed shapes is reserved for longer rows. Another one is reserved for a short last minibatch,
+        # until a short minibatch has been read.
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
@@ -369,8 +377,8 @@ class Buckets:
         if seen.savings[finest] < price:
             return best
         seen.savings = {}
-        # `finest` was recorded for minibatches with another number of feeds whose sequences are on the host, so it does
-        # not fit this minibatch.
+        # Sequences on a device are not padded, so minibatches may differ in the number of padded feeds. `finest` was
+        # then recorded for a minibatch with another number, and does not fit this minibatch.
         if len(finest) != len(need.sizes):
             return best
         seen.shapes.append((need.key, finest))
@@ -382,7 +390,7 @@ def _holds(sizes: Sizes, need: Sizes) -> bool:
 
 
 def _fine(need: Sizes) -> Sizes:
-    """Round sizes up to a grid that is finer than powers of two.
+    """Round the padded sizes of a shape up to a grid of sizes, which is finer than powers of two.
 
     The grid divides the distance between two powers of two into four steps, or eight steps above 64. A shape of three
     sizes has half as many steps, a shape of four sizes a quarter, and so on, but at least one step.
@@ -397,7 +405,7 @@ def _step(size: int, count: int) -> int:
 
 
 def padding_of(buckets: Iterable[Buckets]) -> float | None:
-    """Return the fraction of padding in the steps that `buckets` padded since the last call; None if there are none."""
+    """Return the fraction of padding among the steps fed since the last call; None if no sequences were padded."""
     steps = [each.take_steps() for each in buckets]
     fed = sum(count for _, count in steps)
     return 1 - sum(count for count, _ in steps) / fed if fed else None
@@ -418,7 +426,7 @@ def check_names(buckets: Ladders, names: Iterable[str]) -> None:
 
 
 def _ladders(spec: FeedSpec, buckets: Ladders) -> list[list[int] | None]:
-    """Return the sizes in `buckets` for each level of a feed; None for a nesting level without sizes."""
+    """Return the sizes that `buckets` allows for each nesting level of a feed; None for a level without sizes."""
     mine = buckets.get(spec.name) if isinstance(buckets, Mapping) else buckets
     nothing: list[list[int] | None] = [None] * (spec.lod_level - 1)
     if mine is None:

@@ -85,7 +85,7 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 
 def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
-    """Refuse a sparse matrix or a tensor that NumPy cannot read, as the column or as its first row."""
+    """Raise an error if a column, or its first row, is a sparse matrix or a tensor that NumPy cannot read."""
     row = value[0] if isinstance(value, list | tuple) and value else None
     for sample, found in ((None, value), (0, row)):
         if fix := reader_misuse.conversion(found):
@@ -115,14 +115,15 @@ def batch_size(values: Mapping[str, Any]) -> int:
 
 
 def repeat_last(value: Any, count: int) -> np.ndarray:
-    """Append `count` copies of the last row, so that layers see only values that occur in the data."""
+    """Pad an array with `count` copies of its last row, so that layers see only values that occur in the data."""
     return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
 
 
 def add_outliers(value: Any, count: int) -> np.ndarray:
-    """Append `count` rows of 1000, which visibly change a sum, mean or maximum over all rows.
+    """Pad an array with `count` rows of 1000, to test whether results for a row depend on other rows of the batch.
 
-    For integers, append rows of zeros instead, because 0 is a valid id in every embedding table.
+    Rows of 1000 visibly change a sum, mean or maximum over all rows. Arrays of integers are padded with zeros instead,
+    because 0 is a valid id in every embedding table.
     """
     outlier = 1000 if np.issubdtype(value.dtype, np.floating) else 0
     return np.concatenate([value, np.full((count, *value.shape[1:]), outlier, value.dtype)])
@@ -152,7 +153,7 @@ def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
         return None
     if spec.limits is not None:
         unsigned = _UNSIGNED.get(array.dtype)
-        # As unsigned integers, negative numbers are large numbers, so that one comparison checks both bounds.
+        # Read as unsigned integers, negative numbers become large numbers, so that one comparison checks both limits.
         if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
             return None
     if array.shape[1:] == row:

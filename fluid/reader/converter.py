@@ -48,11 +48,11 @@ class Converter:
       order: the order of the feeds in a row, see `Feeder`.
       buckets: the sizes to which sequences are padded.
       only: names of the feeds to read; all by default.
-      others: names of columns that only other programs read; they are ignored in named columns.
+      others: names of columns that only other programs read; in minibatches of named columns, these are ignored.
       trains: True for the feeds of a training; rows that are sorted by a class then cause a warning.
 
     Attributes:
-      feeder: checks and pads minibatches.
+      feeder: the Feeder that checks and pads minibatches.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class Converter:
         self._only = None if only is None else frozenset(only)
         self._others = others
         self._rows_of = next(iter(self.feeder.batched), None)
-        self._columns: dict[int, dict[str, Any]] = {}  # data sets on the device, by the `id()` of each `Resident`
+        # `_columns` holds the columns of data sets on the device, by the `id()` of the Resident (the data set).
+        self._columns: dict[int, dict[str, Any]] = {}
         # `_together` holds the arrays of the last JointMinibatch, which contain several minibatches. `_checked` is the
         # checked feed of these arrays; None if the check has failed.
         self._together: Any = None
@@ -78,7 +79,7 @@ class Converter:
 
     @property
     def is_ragged(self) -> bool:
-        """Return whether a feed has rows of variable length."""
+        """Return whether at least one feed of the program has rows of variable length."""
         return any(spec.lod_level for spec in self.feeder.specs.values())
 
     def __call__(self, minibatch: Any, index: int) -> Mapping[str, Any]:
@@ -116,7 +117,7 @@ class Converter:
         return self._to.layout.take(feed)
 
     def _part(self, part: JointMinibatch, index: int) -> Mapping[str, Any]:
-        """Return the feed of a minibatch whose arrays also hold other minibatches; check all of them at once.
+        """Return the feed of a minibatch whose arrays also hold other minibatches; check all these minibatches at once.
 
         If this check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
         """
@@ -186,14 +187,14 @@ class Converter:
 def named(
     to: Destination, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], names: Collection[str], buckets: Buckets
 ) -> dict[str, Any]:
-    """Convert the arrays `names` of a user's dict to feeds on the device.
+    """Convert some arrays of a user's dict to feeds on the device.
 
     Args:
-      to: the engine of the Session that is fed.
-      specs: the declarations by name.
-      feed: arrays by name.
-      names: the names of the feeds to convert; all are in `feed`.
-      buckets: pads the sequences.
+      to: the engine of the Session that receives the feeds.
+      specs: the declarations of the feeds by name.
+      feed: the user's dict of arrays by name.
+      names: the names of the arrays to convert; all are in `feed`.
+      buckets: the Buckets that pad the sequences.
 
     Raises:
       FeedError: data does not fit.

@@ -134,9 +134,10 @@ class Table:
             are ignored. The label and the weight may be absent.
 
         Returns:
-          By name, `numbers` float32 `[rows, columns]` and `categories` int64 `[rows, columns]`, in the order of these
-          attributes. If the rows have the label, `label` `[rows, 1]`, int64 for classes and float32 for numbers. If
-          there are weights, `weight` float32 `[rows, 1]`.
+          A dict of arrays by feed name. `numbers` is float32 `[rows, columns]`, and `categories` is int64
+          `[rows, columns]`; the columns have the order of the attributes `numbers` and `categories`. If the rows have
+          the label, `label` is `[rows, 1]`: int64 for classes, float32 for numbers. If there are weights, `weight` is
+          float32 `[rows, 1]`.
 
         Raises:
           FeedError: a column is absent, or a value does not fit; the message names the column and the row.
@@ -395,7 +396,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _dtypes(rows: Any) -> dict[str, str]:
-    """Return the dtype of each column by name, as text; a list has an empty text."""
+    """Return the dtype of each column by name, as text; the text is empty for a column that is a list."""
     if reader_misuse.is_frame(rows):
         return {str(name): str(dtype) for name, dtype in zip(rows.columns, rows.dtypes, strict=True)}
     return {str(name): str(getattr(column, "dtype", "")) for name, column in rows.items()}
@@ -459,7 +460,7 @@ def _brief(value: Any) -> str:
 
 
 def _check_rows(wrong: np.ndarray, what: str, column: np.ndarray) -> None:
-    """Raise a FeedError for the first row in which `wrong` is True."""
+    """Raise a FeedError that names the first row for which `wrong` is True; do nothing if there is no such row."""
     if wrong.any():
         row, count = int(np.argmax(wrong)), int(wrong.sum())
         more = f", and {count - 1} more rows like this" if count > 1 else ""
@@ -478,7 +479,8 @@ def _scale(name: str, column: np.ndarray, normalize: bool) -> Scale:
             f"frame.drop(columns=[{name!r}])"
         )
     mean, deviation = float(values.mean()), float(values.std())
-    # If all values are equal, the deviation is set to 1, because rounding errors would give some 1e-17 instead of 0.
+    # If all values are equal, the deviation is set to 1, because numbers are divided by it. Rounding errors could make
+    # it about 1e-17 instead of 0.
     deviation = deviation if values.min() < values.max() else 1.0
     return Scale(mean, mean, deviation) if normalize else Scale(mean, 0.0, 1.0)
 
@@ -491,7 +493,7 @@ def _scaled(name: str, column: np.ndarray, scale: Scale) -> np.ndarray:
 def _class_weights(
     given: str | Mapping[Any, float], classes: tuple[str, ...] | None, column: np.ndarray | None
 ) -> tuple[float, ...]:
-    """Return the factor of each class for the argument `class_weight`."""
+    """Return the factor by which each class is weighted, computed from the argument `class_weight`."""
     if classes is None or column is None:
         raise errors.ArgumentError(
             "class_weight= needs a label of classes; a label of numbers has classes if it is in categories: "

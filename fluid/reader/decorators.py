@@ -191,7 +191,8 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
 
     Args:
       readers: at least one; rows that are tuples are joined field by field.
-      check_alignment: True raises an error for readers of different length; False ends the pass with the shortest.
+      check_alignment: True raises an error for readers of different length; False ends the pass when the shortest
+        reader ends.
 
     Returns:
       A Reader of tuples.
@@ -214,7 +215,7 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
 
     def iterate(epoch: int, start: int) -> Rows:
         with opened(many, epoch, start) as inner:
-            # Without `check_alignment`, `zip` reads no further row once one reader has ended.
+            # Without `check_alignment`, `zip` joins the rows, because it stops reading once one reader has ended.
             joined: Iterator[tuple[Any, ...]] = zip(*inner, strict=False)
             if check_alignment:
                 joined = itertools.zip_longest(*inner, fillvalue=_MISSING)
@@ -274,8 +275,9 @@ def cache(reader: ReaderLike) -> Reader:
     """Keep the rows of the first whole pass in memory, and yield them in every later pass.
 
     Args:
-      reader: a reader of rows; read once. Put `shuffle` and a `map` with a seed outside the cache; inside, every pass
-        repeats the order and the random numbers of the first pass, and a FluidWarning is raised.
+      reader: a reader of rows, which is read only once. Put `shuffle` and a `map` with a seed outside the cache. Inside
+        the cache, they cause a FluidWarning, because every pass repeats the order and the random numbers of the first
+        pass.
 
     Returns:
       A Reader of the same rows.
@@ -353,7 +355,7 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:
-    """Replace placeholders for rows of other processes by the first row of the minibatch that this process reads."""
+    """Replace each placeholder for a row of another process by a real row: the first one of the same minibatch."""
     mine = next((row for row in minibatch if row is not ELSEWHERE), None)
     return [mine if row is ELSEWHERE else row for row in minibatch]
 
@@ -365,7 +367,7 @@ _MINIBATCHES = 100
 class Grouped(list[Any]):
     """A list of the rows of one minibatch from `bucket_by_length`.
 
-    That reader reads a buffer of rows, and divides the buffer into minibatches.
+    The reader `bucket_by_length` fills a buffer with rows, and divides this buffer into several minibatches.
 
     Args:
       rows: the rows of the minibatch.
@@ -396,7 +398,7 @@ def bucket_by_length(
 
     Args:
       reader: a reader of rows; shuffle them first, or each pass groups the same rows.
-      batch_size: at least 1.
+      batch_size: the number of rows of each minibatch, at least 1.
       boundaries: increasing lengths. Rows up to the first length form one group, rows up to the second length the next
         group, and so on. Rows keep their order in a group. Rows that fill no minibatch of their group are sorted by
         length and batched together. By default there are no groups, and rows are sorted by length.

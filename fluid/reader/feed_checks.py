@@ -1,6 +1,7 @@
 """Values of feeds: check their dtype and range, and build the errors for values that do not fit.
 
-Checks test a whole column at once; the sample to name in an error is searched only after a check has failed.
+Each check tests a whole column at once. Only if the check fails, the samples are searched for the one that the error
+message names.
 """
 
 import functools
@@ -17,7 +18,8 @@ import numpy as np
 from fluid import errors
 from fluid.core import Array, FeedSpec, warn, warn_once
 
-# For each class of declared dtypes, such as "float", the classes of dtypes whose data may be converted to it.
+# `_ACCEPTS` maps the class of a declared dtype, such as "float", to the classes of dtypes whose data may be converted
+# to the declared dtype.
 _ACCEPTS = {
     "float": {"float", "int", "bool"},
     "int": {"int", "bool"},
@@ -60,8 +62,8 @@ def complaint(
 class SortedClasses:
     """A check of the minibatches of a training for rows that are sorted by a class label or an id.
 
-    Training on sorted rows forgets one class while it trains on the next class. Shuffled rows end the check after a few
-    minibatches.
+    Training on sorted rows forgets one class while it trains on the next class. The check of a feed ends at the first
+    minibatch with several classes, so that it costs almost nothing for shuffled rows.
 
     Args:
       specs: the declarations by name.
@@ -82,7 +84,13 @@ class SortedClasses:
         }
 
     def look(self, feed: Mapping[str, Any]) -> None:
-        """Check one minibatch. Warn once if each minibatch so far held one class only, and two classes came twice."""
+        """Check one minibatch for rows that are sorted by a class label or an id.
+
+        Warn once for a feed if both conditions hold:
+
+        - Each minibatch so far held a single class.
+        - Exactly two classes were found so far, each of them in at least two minibatches.
+        """
         for name, counts in list(self._counts.items()):
             values = feed[name]
             if type(values) is not np.ndarray or len(values) < _LEAST_ROWS or (values != values[0]).any():
@@ -105,8 +113,8 @@ class SortedClasses:
 class NaNs:
     """A check of feeds for NaN, which warns once for each feed.
 
-    Only arrays on the host are checked, in less time than a copy takes, and while the device works. A check of an array
-    on a device would have to wait for the array.
+    Only arrays on the host are checked. This takes less time than a copy of the array, and happens while the device
+    works. A check of an array on a device would have to wait until the device has computed the array.
 
     Example:
       >>> import warnings
@@ -207,8 +215,8 @@ def typed(
       array: the values of all samples.
       where: the position that error messages name, such as "batch 7"; empty for none.
       rows: the samples as the user passed them; the cause of an error is searched here.
-      owner: returns the index of the sample to which an index along axis 0 of `array` belongs.
-      owners: the index of the sample of each row, if `rows` are parts of samples, such as inner sequences.
+      owner: a function that takes an index along axis 0 of `array`, and returns the index of the sample there.
+      owners: if `rows` holds parts of samples, such as inner sequences: the index of the sample of each part.
 
     Raises:
       FeedError: a value does not fit.
@@ -330,10 +338,14 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
 
 @functools.lru_cache(maxsize=256)
 def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
-    """Return the range of the dtype `want`, and the lower limit, upper limit and extra value that `limits` allows.
+    """Return the values that a feed may have: the range of its dtype, a lower limit, an upper limit, an extra value.
 
     The upper end of the range is exclusive. The extra value, such as a padding id, is allowed outside the limits; None
     if there is no extra value.
+
+    Args:
+      limits: the declared lower limit, upper limit and extra value; None for the limits of the dtype.
+      want: the dtype.
     """
     fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
     if class_of(want) == "int":
@@ -352,7 +364,7 @@ def wrong_dtype(
       rows: the samples, or parts of samples, among which the first bad one is searched.
       where: the position that error messages name, such as "batch 7"; empty for none.
       found: the dtype of the data.
-      owners: the index of the sample of each row, if `rows` are parts of samples.
+      owners: if `rows` holds parts of samples: the index of the sample of each part.
     """
     want = spec.held
     accepted = _ACCEPTS.get(class_of(want), set())
@@ -365,7 +377,7 @@ def wrong_dtype(
             shown = described(row, array)
             break
     else:
-        if class_of(want) == "int" and isinstance(rows, Sequence):  # NumPy converts lists with huge numbers to floats
+        if class_of(want) == "int" and isinstance(rows, Sequence):  # NumPy converts lists of huge integers to floats
             return complaint(spec, where, None, f"whole numbers too large for {want}", "Number ids from 0 on")
     huge = sample is not None and _huge(rows[sample])
     if huge:

@@ -17,20 +17,23 @@ from fluid.reader.decorators import Grouped
 from fluid.reader.feed_checks import NO_ROW, SortedClasses, complaint, warn_of_labels
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
-"""The type of `feed_order=`: feed names in the order of the fields of a row, positions by feed name, or None.
+"""The type of `feed_order=`, which assigns the fields of a row to feeds: feed names in the order of the fields, or a
+dict from feed name to position.
 
 None means the order in which the program declares its feeds."""
 
-_MOST_PERMUTED = 4  # with at most this number of feeds, an error tests all orders of the feeds: 24 for 4 feeds
+# If a program has at most `_MOST_PERMUTED` feeds, an error message suggests an order of the feeds that fits the data.
+# To find it, all orders are tested: 24 orders for 4 feeds.
+_MOST_PERMUTED = 4
 
 
 class _ByOrder(dict[str, Any]):
-    """The columns of a minibatch of tuples by feed name; the position of a field determines its feed.
+    """A dict of the columns of a minibatch by feed name, for fields without names: the position determines the feed.
 
     Args:
-      positions: the position of the field of each feed, by feed name.
-      field: returns the column at a position.
-      count: the number of fields.
+      positions: the position of each feed among the fields of a row, by feed name.
+      field: a function that takes a position, and returns the column of the field there.
+      count: the number of fields of a row.
     """
 
     def __init__(self, positions: Mapping[str, int], field: Callable[[int], Any], count: int):
@@ -48,7 +51,7 @@ class Feeder:
         the order of declaration, except for feeds with `layers.data(column=...)`. Columns of dicts that `feed_order`
         does not name are ignored; without `feed_order` they are an error.
       aligned: True if all columns must hold equal numbers of samples.
-      buckets: pads the sequences; by default to powers of two.
+      buckets: the Buckets that pad the sequences; by default, sequences are padded to powers of two.
       only: the names of the feeds to read; other feeds may be absent from a minibatch. All by default.
       trains: True warns of rows that are sorted by class, on which training works badly.
 
@@ -82,8 +85,8 @@ class Feeder:
         self._read = {name: spec for name, spec in self.specs.items() if only is None or name in only}
         self._aligned = aligned and len(self._read) > 1
         self._selects = feed_order is not None
-        # Positions, from `feed_order` or from `layers.data(column=...)`, may omit fields of a row. A `feed_order` of
-        # names must list every field.
+        # Rows may have fields that belong to no feed only if the user gave positions, in `feed_order` or in
+        # `layers.data(column=...)`. A `feed_order` of names must list every field.
         self._exact = not isinstance(feed_order, Mapping) and (
             feed_order is not None or all(spec.column is None for spec in self.specs.values())
         )
@@ -140,7 +143,8 @@ class Feeder:
 
     def _expect(self, minibatch: Grouped) -> None:
         """Announce the longest row in the buffer of `bucket_by_length`, so that the first padded shape can hold it."""
-        with contextlib.suppress(errors.FluidError):  # an invalid row raises an error when its minibatch is checked
+        # Errors are ignored here, because an invalid row raises an error when its minibatch is checked.
+        with contextlib.suppress(errors.FluidError):
             columns = self._columns([minibatch.longest], "")
             fed = {name: read_feed(spec, columns[name]) for name, spec in self._read.items() if spec.lod_level}
             self.buckets.expect(fed, minibatch.together)
@@ -188,7 +192,7 @@ class Feeder:
         self._alike = []
 
     def _order_told(self, columns: _ByOrder) -> str:
-        """Return a sentence for errors: the feed of each field of a tuple, and a `feed_order` that fits the fields."""
+        """Return a sentence for an error: the feed as which each field of a row is read, and a better `feed_order`."""
         names = sorted(self.positions, key=self.positions.__getitem__)
         if self._order is None and all(spec.column is None for spec in self.specs.values()):
             told = f"Field 0 of the tuple is read as {names[0]!r}, because the program declares it first"
@@ -202,11 +206,12 @@ class Feeder:
     def _fitting_order(self, columns: _ByOrder, names: list[str]) -> list[str]:
         """Return an order of the feeds in which the columns fit their declarations, as a list of feed names.
 
-        The list is empty if no order fits, or if there are more than `_MOST_PERMUTED` feeds.
+        The list is empty if no order fits. It is also empty without a search if there are more than 4 feeds, or if a
+        field belongs to no feed.
         """
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
-        # the first permutation is `names` itself, which has already failed
+        # The first permutation is skipped: it is `names` itself, the order that has already failed.
         for order in itertools.islice(itertools.permutations(names), 1, None):
             with contextlib.suppress(errors.FluidError):
                 for position, name in enumerate(order):
@@ -305,7 +310,7 @@ class Feeder:
                 raise complaint(spec, where, sample, f"only {', '.join(map(repr, given))}", f"Add {{{name!r}: array}}")
 
     def _check_minibatch(self, columns: Mapping[str, Any], where: str, error: errors.FeedError) -> None:
-        """Refuse a single row in place of a minibatch; the error shows the call that groups rows into minibatches."""
+        """Raise an error if the minibatch is a single row; the error shows the call that makes minibatches of rows."""
         samples = [is_sample(spec, columns[name]) for name, spec in self._read.items()]
         if any(samples) and False not in samples:
             raise errors.FeedError(
@@ -403,10 +408,10 @@ def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder, needed: Col
 
 
 def _declared_positions(specs: Mapping[str, FeedSpec]) -> dict[str, int]:
-    """Return the position of each feed in a row, by name, without `feed_order`.
+    """Return the position of each feed in a row, by name, for a user who gives no `feed_order`.
 
-    A feed with `layers.data(column=...)` has that position. The other feeds take the free positions in the order of
-    declaration.
+    A feed that is declared with `layers.data(column=...)` has this position. The other feeds take the free positions,
+    in the order of declaration.
     """
     taken = {spec.column for spec in specs.values() if spec.column is not None}
     free = (i for i in range(2 * len(specs)) if i not in taken)

@@ -29,8 +29,8 @@ from fluid.reader.base import (
     seeded_maps,
 )
 
-# Types whose objects never change, so that `_copied` does not copy them. Most lists hold only these types, so that
-# `_copied` tests them first.
+# Objects of these types never change, so they are not copied when a row is copied. Most lists hold only objects of
+# these types, so the copy of a list tests for these types first.
 _CONSTANT = frozenset((int, float, str, bool, bytes))
 
 
@@ -168,7 +168,7 @@ class _Generators:
         self._stage = 1 + sum(seeded_maps(reader.plan) for reader in readers)
 
     def appended(self, rows: Iterator[tuple[Any, ...]], epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Append a Generator to each tuple of arguments; the first tuple has the index `start` in its pass."""
+        """Append a NumPy Generator to the arguments for each row; `start` is the index in the pass of the first row."""
         for index, row in zip(itertools.count(start), rows, strict=False):
             yield *row, np.random.Generator(np.random.PCG64([self.seed, epoch, index, self._stage]))
 
@@ -197,7 +197,7 @@ def _copied(value: Any) -> Any:
         return tuple([_copied(part) for part in value])
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return value._make([_copied(part) for part in value])
-    if hasattr(value, "detach") and hasattr(value, "clone"):  # true for a torch tensor, without an import of torch
+    if hasattr(value, "detach") and hasattr(value, "clone"):  # this finds torch tensors without importing torch
         return value.clone()
     return value
 
@@ -205,7 +205,7 @@ def _copied(value: Any) -> Any:
 def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int | None) -> None:
     """Refuse a function that cannot be called with `rows` rows and, if `seed` is not None, a Generator."""
     try:
-        # A decorator may take other arguments than the function that it wraps, so its own signature counts.
+        # A decorator may change the arguments of a function, so the signature of the wrapped function is ignored.
         signature = inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):  # some functions written in C have no signature
         return
@@ -262,7 +262,7 @@ def _mapped(
 
 
 def _one_after_the_other(open_rows: Callable[[], Rows], func: Callable[[Any], Any]) -> Rows:
-    """Yield the result of a function for each row, in this thread."""
+    """Yield the result of a function for each row; the function is called in this thread, not in worker threads."""
     with contextlib.closing(open_rows()) as rows:
         for row in rows:
             yield func(row)

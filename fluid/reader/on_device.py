@@ -60,7 +60,7 @@ class Resident:
 
 
 class RowNumbers(NamedTuple):
-    """A minibatch as row numbers of a data set, in place of the rows.
+    """A minibatch that holds row numbers of a data set on the device, instead of the rows.
 
     Attributes:
       resident: the data set.
@@ -72,7 +72,7 @@ class RowNumbers(NamedTuple):
 
 
 class RowFeed(Mapping[str, Any]):
-    """The feed of a step as row numbers of columns on the device; rows are gathered when the feed is read.
+    """A feed that holds row numbers of columns on the device; the rows are gathered when the feed is first read.
 
     Args:
       columns: columns by feed name, `[rows, ...]`.
@@ -112,7 +112,7 @@ class RowFeed(Mapping[str, Any]):
 
 
 def picked(columns: Mapping[Any, Any], rows: Any) -> dict[Any, Any]:
-    """Gather some rows of columns.
+    """Return the rows with the given numbers from each column.
 
     Args:
       columns: by name, `[rows, ...]`.
@@ -179,7 +179,7 @@ class StackedFeeds:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Picks:
-    """The feeds of several steps, as row numbers of columns on the device.
+    """The feeds of several steps for one compiled call, stored as row numbers of columns on the device.
 
     Attributes:
       columns: by feed name, `[rows, ...]`.
@@ -197,11 +197,11 @@ class Picks:
 
 
 Fed = StackedFeeds | Picks
-"""The type of the feeds of several steps: stacked arrays, or row numbers."""
+"""The type of the feeds of several steps in one compiled call: stacked arrays, or row numbers of data on the device."""
 
 
 def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[Any], Any]) -> Fed:
-    """Return the feeds of several steps on the device.
+    """Combine the feeds of several steps for one compiled call, and copy the result to the device.
 
     Args:
       feeds: one for each step, which can run in one compiled call (see `alike`).

@@ -74,11 +74,11 @@ class Batch(NamedTuple):
 
 
 class MinibatchSource(Protocol):
-    """A source of passes over the minibatches of one program, or pairs `(program, minibatch)` of several programs."""
+    """An interface: each pass yields minibatches; for several programs, pairs `(index of a program, minibatch)`."""
 
     @property
     def reads_once(self) -> bool:
-        """True for a user's iterator, which cannot be restarted."""
+        """True if the user passed an iterator as reader, which can be read only once."""
 
     @property
     def ready(self) -> bool:
@@ -95,7 +95,7 @@ class MinibatchSource(Protocol):
 
 
 class InputPipeline:
-    """A pipeline from minibatches to Batches, for training, tests, predictions and custom loops.
+    """A pipeline from minibatches to Batches on the device, for training, tests, predictions and custom loops.
 
     Args:
       source: the minibatches of the reader; each call of `source` starts a pass.
@@ -104,7 +104,7 @@ class InputPipeline:
       keeps_positions: True records the position of the reader in each Batch, so that training can continue there.
 
     Attributes:
-      source: the source.
+      source: the source of the minibatches.
       keeps_positions: True if each Batch records the position of the reader.
 
     Example:
@@ -208,7 +208,8 @@ class Batches(Iterator[Batch]):
         self._items = items
         # `_before` and `_after` are the positions of the reader before and after the last minibatch that was read.
         self._before = self._after = pipeline.position() if pipeline.keeps_positions else None
-        self._index = 0 if self._after is None else int(self._after.reader["given"])  # index of the next minibatch
+        # `_index` is the index in the pass of the next minibatch to convert.
+        self._index = 0 if self._after is None else int(self._after.reader["given"])
         self._read: tuple[Any] | None = None  # the minibatch that was read last, if it is not converted yet
         self._ready: deque[Batch | BaseException] = deque()
         # Minibatches that are already stacked on the device for the next compiled call; None if there are none.
@@ -284,7 +285,7 @@ class Batches(Iterator[Batch]):
             del ready  # the traceback of the exception would keep `ready` alive
 
     def take(self, limit: int = 1, capacity: int = 1) -> Batch:
-        """Return the next minibatch, with later read minibatches that can run in the same compiled call.
+        """Return the next minibatch, and with it the minibatches read ahead that can run in the same compiled call.
 
         Minibatches can run in one call if they have one program and equal shapes. Call `peek` first, because a
         minibatch must be ready.

@@ -41,12 +41,12 @@ class Feed(Mapping[str, Any]):
     Args:
       arrays: the arrays by feed name.
       program: the Program of the feed.
-      advance: reads the next minibatch.
+      advance: a function that reads the next minibatch ahead.
 
     Attributes:
       arrays: the arrays by feed name.
       program: the Program of the feed.
-      advance: reads the next minibatch.
+      advance: a function that reads the next minibatch ahead.
 
     Example:
       >>> dict(Feed({"x": 1}, None, advance=lambda: None))
@@ -86,7 +86,7 @@ class Feeds:
 
     @property
     def epoch(self) -> int:
-        """The number of the current pass, or of the next pass: the number of passes that have ended."""
+        """The number of passes that have ended, which is also the number of the current or next pass, from 0 on."""
         return int(self._position.reader["epoch"])
 
     def __call__(self) -> Iterator[Feed]:

@@ -58,7 +58,7 @@ class Pool:
         """Call the function in an idle process, and wait for the result.
 
         Args:
-          arguments: the arguments of the function; pickled.
+          arguments: the arguments of the function; they are pickled, so that they can be sent to the process.
 
         Raises:
           ReaderError: the process has died, or the arguments or the result cannot be pickled.
@@ -125,8 +125,8 @@ class _Slot:
             process.kill()
             process.join()
         code = process.exitcode
-        # `close` raises a ValueError while another thread, which joins all processes, still records the end of this
-        # process.
+        # Another thread may wait for this process at the same time. Until that thread has recorded the end of the
+        # process, `close` raises a ValueError.
         with contextlib.suppress(ValueError):
             process.close()
         return code

@@ -20,7 +20,7 @@ class Ragged:
     """A column of rows of variable length that fit their declaration and are not padded yet.
 
     Attributes:
-      steps: `[steps of all sequences, ...]`.
+      steps: the steps of all sequences, one sequence after the other: `[steps, ...]`.
       lengths: `[batch]`: the number of steps of each row; for nested rows, the number of sequences of each row.
       inner_lengths: for nested rows, the number of steps of each sequence, one row after the other; else None.
     """
@@ -36,10 +36,12 @@ class Ragged:
 
 
 def sizes_of(value: Any) -> Sizes | None:
-    """Return the minimum padded sizes of a value: the most steps, or for nested rows the most sequences and most steps.
+    """Return the smallest sizes to which the rows of a batch of sequences can be padded.
 
     Returns:
-      The sizes; None for a value that is not a sequence, or that is on a device, whose lengths are not read.
+      A tuple with the number of steps of the longest row. For nested rows, a tuple with the maximum number of sequences
+      in a row, and the maximum number of steps in a sequence. None for a value that is not a batch of sequences, and
+      for a value on a device, whose lengths are not read.
     """
     found = _lengths_of(value)
     return None if found is None else tuple(int(lengths.max(initial=0)) for lengths in found)
@@ -213,7 +215,7 @@ def _row(row: Any) -> Any:
 
 
 def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
-    """Return the number of sequences of each row, all sequences in order, and the index of the row of each sequence."""
+    """Split nested rows; return the number of sequences in each row, all sequences, and the row of each sequence."""
     for index, row in enumerate(rows):
         if not np.iterable(row) or isinstance(row, str) or not all(np.iterable(_row(s)) for s in row):
             found = f"{short(row)} as a row"

@@ -52,7 +52,7 @@ def is_data(value: Any) -> bool:
 
 
 def conversion(value: Any) -> str:
-    """Return the text of a call that converts an object which NumPy cannot read to an array; empty for other objects.
+    """Return the text of a call that converts `value` to a NumPy array; empty if NumPy can read `value` without it.
 
     Example:
       >>> conversion(np.ones(3))
@@ -68,7 +68,7 @@ def conversion(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return a description of an object that needs `conversion`, for messages."""
+    """Return a description, for messages, of an object that NumPy cannot read: a sparse matrix or a tensor."""
     if hasattr(value, "tocsr"):
         return f"a sparse matrix ({type(value).__name__})"
     return "a tensor that requires grad" if getattr(value, "requires_grad", False) else "a tensor on a GPU"
@@ -129,8 +129,8 @@ def _described(value: Any, rows: bool) -> tuple[str, str] | None:
 def _are_columns(values: tuple[Any, ...], rows: bool) -> bool:
     """Return whether the arrays of a tuple are columns of a data set.
 
-    If `rows` is True, arrays of one shape may be rows. Then only arrays of equal length and different shapes are
-    columns.
+    If `rows` is False, every tuple with an array or a DataFrame holds columns. If `rows` is True, arrays of equal shape
+    may be rows, so that the arrays are columns only if they have equal lengths and different shapes.
     """
     if not rows:
         return any(hasattr(v, "dtype") or is_frame(v) for v in values)

@@ -144,7 +144,7 @@ def serve(connection: Connection, pickled: bytes) -> None:
             channel.send(answer)
         except OSError:
             return
-        except BaseException as error:  # the result cannot be pickled
+        except BaseException as error:  # raised if the result cannot be pickled
             channel.send(_failure(error))
         del message, answer
 
@@ -154,7 +154,8 @@ def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
 
     None takes the place of an exception that cannot be pickled.
     """
-    frames = error.__traceback__ and error.__traceback__.tb_next  # without the frame of `serve`, which caught `error`
+    # The first frame is left out: it belongs to `serve`, which caught `error`.
+    frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
     with contextlib.suppress(Exception):
         return False, pickle.loads(pickle.dumps(error)), text

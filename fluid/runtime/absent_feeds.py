@@ -1,8 +1,8 @@
-"""Absent feeds: zeros in place of input arrays ("feeds") that a user omits, as no requested result depends on them.
+"""Absent feeds: zeros in place of input arrays ("feeds") that a user omits, because no requested result needs them.
 
-A test-mode run with `fetch=` stops after the last requested value. If the entire program function must run, it
-receives arrays of zeros ("stand-ins") with sizes that fit. Operations that depend on the zeros are removed from the
-trace.
+Tracing a program needs an array for each feed that the program function reads. So an omitted feed is replaced by an
+array of zeros ("stand-in") with sizes that fit. Operations that depend on the zeros are removed from the trace. A
+test-mode run with `fetch=` stops the program function after the last requested value, and so needs fewer feeds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,11 +1,13 @@
 """A disk cache of compiled programs, which several processes can share, and an estimate of the compilation time.
 
+The class Entries replaces JAX's own disk cache, which does not protect its files against damage.
+
 JAX's own cache compresses files with `zstandard` where it is installed (Python 3.14 has it), without a checksum. Of 200
 files with one flipped bit, 35 ended the process, 10 gave wrong numbers without an error, and 118 stayed damaged. With
 `zlib` all 200 stayed damaged. Of 100 processes that were killed while they wrote, 24 left a file that no later process
-replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026. The class
-Entries can be deleted when that command prints "whole" for every case. `docs/compilation-cache.md` promises that the
-program of a damaged file is compiled and written anew.
+replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026.
+`docs/compilation-cache.md` promises that the program of a damaged file is compiled and written anew. When that command
+prints "whole" for every case, JAX's own cache keeps this promise, and the class Entries can be deleted.
 
 Compilation may begin early: a thread compiles a jitted step before the first call of the step.
 """
@@ -38,7 +40,7 @@ _UNFINISHED = ".tmp"
 _DIGEST = 16
 # Each time a process has written `max_bytes / _PARTS` bytes, it scans the folder and removes old files.
 _PARTS = 8
-# In seconds. No write takes an hour, so an unfinished file that is older was left by a killed process.
+# One hour, in seconds. No write takes this long, so an older unfinished file was left by a killed process.
 _HOUR = 3600
 
 
@@ -78,7 +80,7 @@ class Entries:
             return None
         digest, value = content[:_DIGEST], content[_DIGEST:]
         is_whole = digest == _digest(key, value)
-        with contextlib.suppress(OSError):  # OSError: another process has just removed the file
+        with contextlib.suppress(OSError):  # another process may have just removed the file
             if is_whole:
                 os.utime(path)
             else:
@@ -202,7 +204,7 @@ def keep_compilations() -> None:
         return
     try:
         path = _made(local_path(wanted)) if wanted else _made(_own())
-    except (OSError, RuntimeError, errors.ArgumentError) as error:  # RuntimeError: the user has no home directory
+    except (OSError, RuntimeError, errors.ArgumentError) as error:  # RuntimeError if the user has no home directory
         is_expected = not wanted and not isinstance(error, errors.ArgumentError)
         log.log(logging.INFO if is_expected else logging.WARNING, "compiled programs are not kept: %s", error)
         return

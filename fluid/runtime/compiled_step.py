@@ -56,8 +56,8 @@ class _Log:
 
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
-      other_frozen: the number of frozen parameters and states, if other ones are frozen than at the last compilation;
-        else None.
+      other_frozen: the number of frozen parameters and states, if the set of frozen names has changed since the last
+        compilation; else None.
       paused: True during a trace that must not be recorded, because no call of the step needs it yet.
     """
 
@@ -128,9 +128,9 @@ class CompiledStep:
         self._scope = engine.scope
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
-        # Sets of names of scalar overrides (scalars from the user that replace values of the program) for which
-        # `_check_absent` has passed. A scalar override takes its shape from the feeds, so each new set of scalars needs
-        # a check.
+        # A scalar from the user that replaces an array of the program takes the shape of this array from the feeds. So
+        # the check for omitted feeds is repeated for each new set of these scalars. The sets that have passed the check
+        # are cached, as names of the replaced arrays.
         self._checked: set[frozenset[str]] = set()
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
@@ -151,8 +151,8 @@ class CompiledStep:
           feed: arrays by name for one minibatch; or StackedFeeds or Picks, which hold several minibatches on the
             device. One call then trains on one minibatch after another; the results equal one call for each minibatch.
           overrides: values that replace named values; only with one minibatch.
-          draw: the random key of a test-mode run, see `Engine.draw`; training ignores it. None for the key of the
-            next training step, so that test-mode runs before that step draw equal numbers.
+          draw: the random key of a test-mode run, see `Engine.draw`. None for the key of the next training step:
+            test-mode runs between two training steps then all draw equal numbers. A training step ignores `draw`.
           count: number of minibatches if `feed` is StackedFeeds or Picks; else None.
         """
         self._follow_freezing()
@@ -171,7 +171,10 @@ class CompiledStep:
         return StepResults(found, self._names, self.request.also, count)
 
     def _check_absent(self, feed: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        """Check that no result depends on a feed that the call omits, once for each set of scalar overrides."""
+        """Check that no result depends on a feed that the call omits.
+
+        The check runs once for each set of scalar overrides, which are scalars that replace values of the program.
+        """
         scalars = frozenset(name for name, value in overrides.items() if not value.shape)
         if scalars not in self._checked:
             self._absent.check(self._pure(), feed, overrides)
@@ -211,7 +214,10 @@ class CompiledStep:
         return arrays if len(arrays) == len(kept) else {n: arrays[n] for n in kept}
 
     def _test_arguments(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
-        """Return the arguments after the feeds in a test-mode call; few, because each argument costs time."""
+        """Return the arguments that follow the feeds in a test-mode call.
+
+        Arguments that the program does not need are left out, because each argument of a jitted call takes time.
+        """
         arguments = self.engine.strategy.arguments
         if self._program.random or arguments:
             drawn = draw or (self._scope.root, self._scope.step)
@@ -231,7 +237,7 @@ class CompiledStep:
         self._form = known
 
     def _new_form(self) -> _Form:
-        """Return a new _Form: the pure and the jitted step for the parameters that are frozen now."""
+        """Create the pure and the jitted functions of the step for the parameters that are frozen now."""
         engine, layout = self.engine, self.engine.layout
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, layout.gathering)
@@ -307,7 +313,7 @@ class CompiledStep:
 
         def take(fed: Mapping[str, Any]) -> None:
             form.run = jitted
-            self._log.begin(dict(sorted(fed.items())))  # sorted by name, because JAX sorts each dict that it traces
+            self._log.begin(dict(sorted(fed.items())))  # sorted, as JAX sorts each dict that it traces
 
         self._log.paused = True
         try:
@@ -351,7 +357,7 @@ class CompiledStep:
         return traced
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """Return the names of the feeds on which the results depend, except the feeds that the request lists."""
+        """Return the names of those feeds that the request omits, but on which its results depend."""
         return self._absent.needed(self._pure(), feeds, overrides)
 
     def _pure(self) -> Callable[..., Any]:

@@ -45,7 +45,7 @@ class Machinery(NamedTuple):
 
     Attributes:
       rules: the update rule of each `minimize` call of the program.
-      rates: the learning rate of each `minimize` call, a scalar, from `Rates.of`.
+      rates: the learning rate of each `minimize` call, a scalar that may be traced; from `Rates.of`.
       apply: a function that runs the program on parameters and states by name, feeds and a key.
       fetched: names of the requested values.
       frozen: the frozen parameters, by name; no step changes them.
@@ -99,7 +99,8 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    # The optimizer states that each call of `update` has returned, for the check in `_warn_of_forgotten`.
+    # The optimizer states that each call of `update` has returned. A step function that returns none of them, but the
+    # old states, causes a warning.
     _updates: list[list[Any]] = field(default_factory=list, repr=False)
 
     def evaluate(

@@ -72,7 +72,7 @@ class Engine:
       function: a custom training step, or None.
       precision: precision of programs that are added as functions, see `fluid.Program`.
       buckets: sizes to pad sequences to, see `fluid.Session`.
-      max_compilations: maximum number of compilations of a step that the choice of sizes may cause.
+      max_compilations: maximum number of compilations of one step that the choice of padded sizes may cause.
 
     Attributes:
       layout: the device, or the mesh of devices.
@@ -180,7 +180,9 @@ class Engine:
         self.move(OnDevices(self.device))
 
     def check(self) -> None:
-        """Check, after the last `add`, that the feeds and parameters named in `buckets=` and the layout exist.
+        """Check that the feeds named in `buckets=` and the parameters named in `shardings=` exist.
+
+        Call this method after the last `add`, when all programs are known.
 
         Raises:
           UnknownNameError: a name matches no feed or parameter.
@@ -220,7 +222,7 @@ class Engine:
     def buckets(self, program: Program) -> Buckets:
         """Return new Buckets, which choose the lengths to which the sequences of a program are padded."""
         ladders = self._ladders
-        if isinstance(ladders, Mapping):  # drop the sizes for feeds of other programs
+        if isinstance(ladders, Mapping):  # leave out feeds of the session's other programs
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
         return Buckets(program.feeds, ladders, self._max_compilations, compilation_cost(program, self.device.platform))
 

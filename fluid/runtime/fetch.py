@@ -64,7 +64,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             )
     known = dict.fromkeys(program.output_names or ())
     if not known.keys() >= set(names):
-        known = _fetchable(program, mode)  # slow: reading `program.values` traces the program once more
+        known = _fetchable(program, mode)  # this is slow, because it traces the program once more
     found: list[str] = []
     for name in names:
         base = name.removesuffix(GRAD)
@@ -152,7 +152,7 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
     """
     given = tuple(name for name in names if name in program.feeds)
     replaced = tuple(name for name in names if name not in program.feeds)
-    if replaced:  # tested first, because the check reads `program.values`, which traces the program
+    if replaced:  # without this test, the check would trace the program in vain
         _check_replaced(program, replaced)
     return given, replaced
 
@@ -240,7 +240,7 @@ def _line(program: Program, name: str) -> str:
 
 
 def _absent(program: Program) -> str:
-    """Return a sentence for error messages, which says that an exported program lacks values; else an empty text."""
+    """Return a sentence for error messages about a value that an exported program lacks; "" if it is not exported."""
     if not program.exported:
         return ""
     return (

@@ -117,7 +117,12 @@ class Freezing:
         return {FROZEN: self._place(np.array([name in self.chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return, by name, shape and dtype of the checkpoint entry for frozen names; empty if it is not in `names`."""
+        """Return the expected shape and dtype of the entry for frozen names in a checkpoint, as a dict by entry name.
+
+        Args:
+          names: a dict whose keys are the names of all entries in the checkpoint. If the entry for frozen names is not
+            among them, the result is empty.
+        """
         return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

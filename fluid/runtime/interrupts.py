@@ -70,7 +70,7 @@ class InterruptGuard:
         try:
             self._previous = previous
             signal.signal(signal.SIGINT, self._receive)
-        except BaseException:  # KeyboardInterrupt, if SIGINT arrives while the handler is installed
+        except BaseException:  # a SIGINT (Ctrl-C) that arrives here raises KeyboardInterrupt
             self._let_go()
             raise
         return True

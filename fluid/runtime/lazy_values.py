@@ -35,7 +35,8 @@ class Fed:
     overrides: Mapping[str, Any]
     draw: Draw | None
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
-    # the arrays of the session from which the cached values in `_kept` were computed
+    # The arrays of the session from which the cached values were computed. If the session has other arrays, the cached
+    # values are dropped.
     _arrays: dict[str, Any] = field(default_factory=dict, init=False)
 
     def value(self, fetch: Fetch, engine: Engine) -> Any:
@@ -58,8 +59,8 @@ class Fed:
     def _forget_old(self, scope: Scope) -> None:
         """Drop the cached values if a training step, a load or an assignment has replaced an array of the session."""
         now = {**scope.arrays, "@step": scope.step, "@root": scope.root}
-        # `_arrays` stores the old arrays and not their `id`, because Python reuses the `id` of a freed array for a new
-        # one.
+        # The old arrays are compared by `is`, not by a stored `id`: Python reuses the `id` of a freed array for a new
+        # array.
         if now.keys() != self._arrays.keys() or any(now[name] is not known for name, known in self._arrays.items()):
             self._kept.clear()
             self._arrays = now

@@ -1,13 +1,13 @@
 """Update rules: the parameter update and the learning rate of each `minimize` call of a program.
 
-Only `Rule.update` applies an optimizer to gradients. The learning rate is an input of the compiled step:
-`Rule.update` builds the optax transformation inside the trace, from the optimizer with a traced scalar as its
-`learning_rate`, so a new rate needs no compilation. A scalar replaces a declared number, and a schedule replaces a
-declared schedule, because the optimizer state of optax differs between numbers and schedules.
+Only `Rule.update` applies an optimizer to gradients. The learning rate is an input of the compiled step, a scalar, so a
+new rate needs no compilation: while JAX traces the step, `Rule.update` creates the optax transformation from a copy of
+the optimizer with this scalar as `learning_rate`. If the optimizer declares a schedule, the copy has a schedule too,
+because the state of an optax optimizer with a schedule has another structure than with a number.
 
-Learning rates that were set are saved beside the optimizer state, as `@learning_rate/PROGRAM/0`; a file without them
-restores the declared rates. The scalars are weakly typed, as Python numbers are, so that parameters of half precision
-keep their dtype.
+Learning rates that a user has set are saved with the optimizer state, as `@learning_rate/PROGRAM/0`. A file without
+these entries restores the declared rates. The scalars are weakly typed, as Python numbers are, so that parameters of
+half precision keep their dtype.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Rule(NamedTuple):
         """Return the learning rate of the next update, a scalar.
 
         Args:
-          rate: the learning rate from `Rates.of`, a scalar that may be traced.
+          rate: a scalar from `Rates.of`, which may be traced: the learning rate, or -1 for the declared schedule.
           slots: the optimizer state, which counts the updates for a schedule.
 
         Raises:
@@ -132,7 +132,7 @@ class Rule(NamedTuple):
         """Update the parameters. All optimizer updates go through this method.
 
         Args:
-          rate: the learning rate from `Rates.of`, a scalar that may be traced.
+          rate: a scalar from `Rates.of`, which may be traced: the learning rate, or -1 for the declared schedule.
           gradients: gradients of the dense parameters, by name.
           rows: gradients of the looked-up rows of embedding tables, by table name.
           slots: the optimizer state.
@@ -256,7 +256,7 @@ def _check_direction(optimizer: Any) -> None:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.transfer_guard("allow"):
             ascends = float(jax.jit(probe)()) > 0
-    except Exception:  # no check is possible: the rule needs more than gradients, or certain parameter names
+    except Exception:  # the rule needs more arguments, or certain parameter names, so it cannot be checked
         return
     if ascends:
         what = "the optax transformation" if isinstance(optimizer, Optax) else f"{type(optimizer).__name__}.rule()"
@@ -334,7 +334,8 @@ def _check_clipped(program: Program) -> None:
 
 
 PREFIX = "@learning_rate/"
-# Value of the rate scalar if a declared schedule is used or the rate is unknown. Real learning rates are not negative.
+# Input of a compiled step instead of a learning rate, if the optimizer uses its declared schedule or its rate is
+# unknown. Real learning rates are not negative.
 _AS_DECLARED = -1.0
 
 
@@ -428,13 +429,13 @@ class Rates:
         rates = [_checked(value) for value in values]
         for rule, rate in zip(rules, rates, strict=True):
             if rate is not None:
-                # called only because it raises an error if the optimizer has no known rate
+                # This call raises an error if the optimizer has no known rate. The copy that it returns is not needed.
                 rule.optimizer.at_rate(rate)
                 _warn_of_rows(rule)
         self.put(program, rates)
 
     def state(self) -> dict[str, Any]:
-        """Return the learning rates that a user has set, as float32 scalars by their names in files."""
+        """Return the learning rates that a user has set, as float32 scalars by name: `@learning_rate/PROGRAM/0`."""
         return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
@@ -449,7 +450,7 @@ class Rates:
             self.put(program, [None if value is None else _number(value) for value in found])
 
     def _named(self) -> dict[str, float | None]:
-        """Return the learning rates of all programs, by their names in files; None for a declared rate."""
+        """Return the rates that users have set in all programs, by `@learning_rate/PROGRAM/0`; None if not set."""
         return {f"{PREFIX}{program}/{i}": rate for program, its in self._set.items() for i, rate in enumerate(its)}
 
     def _scalar(self, rate: Any) -> jax.Array:

@@ -6,7 +6,7 @@ shows which feeds they need. So the minibatches of a training reader can be used
 The fast path runs one example through a small net on a CPU in about the time of the bare jitted call. A `FastStep`
 caches its parameters in an efficient layout: filters in XLA's axis order for CPUs, small vectors concatenated. The
 cache is valid as long as the session holds the same array objects. A `FastPath` skips the checks of NumPy arrays if
-arrays of these names, shapes and dtypes have passed the checks before. Only the Inferencer uses it.
+arrays of these names, shapes and dtypes have passed the checks before. Only the Inferencer uses the fast path.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ class InferencePlan:
         self._draw = draw
         self._checked = checked
         self.ragged = any(spec.lod_level for _, spec in feeds)
-        self._proven = False  # True after a test has shown that padding changes no results
+        self._proven = False  # True when one batch has shown that padding changes no results
 
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
@@ -420,7 +420,7 @@ class InferencePlan:
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arrays with one row per example: all feeds, and the arrays, not scalars, that replace other values."""
+    """Return the arrays with one row per example: all feeds, and all overrides that are not scalars."""
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
 
 
@@ -429,7 +429,7 @@ def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 
 
-# Maximum number of elements of a vector that FastStep concatenates with others: the copies must cost little memory.
+# Maximum number of elements of a vector that FastStep concatenates with others. The limit keeps the copies small.
 _SMALL = 4096
 
 _Answer = Callable[[Mapping[str, Any]], Results | None]
@@ -470,10 +470,10 @@ class FastPath:
         Do nothing if the program must check or convert each feed.
 
         Args:
-          plan: the plan of the call.
-          feed: the feed from the user.
-          checked: the feed after checks and conversions.
-          values: the results.
+          plan: the InferencePlan of a call with this feed.
+          feed: the arrays from the user, by name.
+          checked: the arrays of `feed` after checks and conversions.
+          values: the results of the call.
         """
         if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
             return
@@ -522,8 +522,8 @@ class FastStep:
     If an array of the scope was replaced, the next call converts the new array.
 
     Args:
-      step: a CompiledStep over the arrays of the scope. This CompiledStep runs instead once a training step may donate
-        the arrays.
+      step: a CompiledStep over the arrays of the scope. It replaces the FastStep as soon as the session has a training
+        step, which may donate the arrays.
       scope: the arrays of the session.
 
     Example:
@@ -540,7 +540,8 @@ class FastStep:
         self._axes: dict[str, tuple[int, ...]] = {}  # by name, the axis order of each transposed filter
         self._single: list[str] = []
         self._joined: list[list[str]] = []
-        # A pair: the session's arrays by name in the last call, and the arguments of `_jitted` computed from them.
+        # A pair: the session's arrays by name at the last call, and the arguments for the jitted function, which were
+        # computed from these arrays.
         self._cached: tuple[Mapping[str, Any] | None, Sequence[Any]] = (None, ())
         self._jitted = jax.jit(self._call)
 
@@ -550,7 +551,7 @@ class FastStep:
         overrides: Mapping[str, Any] = {},  # noqa: B006
         draw: Draw | None = None,
     ) -> StepResults:
-        """Run the step on checked feeds, with the arguments and the result of a CompiledStep."""
+        """Run the step on checked feeds. Arguments and result are equal to those in a call of a CompiledStep."""
         if not self._scope.trained:
             try:
                 if self._shapes is None:
@@ -558,7 +559,7 @@ class FastStep:
                         return self._step(feeds, overrides, draw)
                     self._prepare(feeds)
                 return StepResults(self._jitted(self._arguments(), feeds))
-            # a tracer has leaked: `_step` below also fails, with an error that explains the leak
+            # A tracer has leaked. The CompiledStep below fails too, but with an error that explains the leak.
             except jax.errors.UnexpectedTracerError:
                 pass
         return self._step(feeds, overrides, draw)
@@ -566,7 +567,7 @@ class FastStep:
     def answer(self, names: Sequence[str] | None) -> _Answer:
         """Return a function that maps checked feeds to NumPy results. The step must have been called once before.
 
-        The function returns None once a training step may donate the arrays of the session.
+        As soon as the session has a training step, which may donate the arrays, the function returns None.
 
         Args:
           names: names of the results; None for results without names.
@@ -617,8 +618,13 @@ class FastStep:
         return known is not None and all(map(operator.is_, known.values(), map(self._scope.arrays.__getitem__, known)))
 
     def _call(self, arguments: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
-        """Compute the results of the step from the arguments of `_arguments` and from feeds; JAX traces this method."""
-        if _is_eager():  # `fluid.debug.eager` runs the program function on concrete numbers
+        """Compute the results of the step from the cached arguments and from feeds. JAX traces this method.
+
+        Args:
+          arguments: the session's arrays with transposed filters and concatenated vectors, from `_arguments`.
+          feeds: the input arrays, by name.
+        """
+        if _is_eager():  # nothing is jitted: the program function must run on these concrete numbers
             found = self._step(feeds)
             return found.values, (), found.parts
         shapes = self._shapes or {}

@@ -124,7 +124,11 @@ class Results(Sequence[Any]):
         return list(zip(self.keys(), self._values, strict=True))
 
     def unread(self, place: int) -> Any:
-        """Return the value at index `place` for `np.asarray`; values of stacked steps are sliced on the host."""
+        """Return the value at index `place`, to be read later with `np.asarray`.
+
+        If one call has computed several steps, their values are stacked. Then `np.asarray` copies the stack and slices
+        it on the host, so that the device does not slice.
+        """
         later = getattr(self._values, "later", None)
         return self._values[place] if later is None else later(place)
 

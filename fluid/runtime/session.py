@@ -1,4 +1,4 @@
-"""Session: programs, one Scope with their arrays, a device, and compiled steps; and the repr of a Session."""
+"""Session: the class that runs programs on a device as compiled steps, and holds their arrays; and its repr."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
         step = bind(self.engine, found, Request(mode, names, given, replaced))
-        # a Feed, from `fluid.reader.prefetch`, holds checked arrays on the device
+        # A Feed, which `fluid.reader.prefetch` creates, already holds checked arrays on the device.
         if isinstance(feed, Feed) and feed.program is found:
             taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:

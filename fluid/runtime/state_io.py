@@ -197,7 +197,7 @@ class SavesArrays:
         """Return True if an array of this session keeps its value, because its parameter is not loaded.
 
         Args:
-          name: the name of the array in `state`.
+          name: the name of the array, as in the dict that `state` returns.
           taken: the names of the parameters that are loaded.
           unowned: the return value for state that belongs to no parameter, such as the step counter.
         """
@@ -576,7 +576,14 @@ def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
 
 
 def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the parameter of an optimizer state: the longest of `names` that ends `slot`; None if none does."""
+    """Return the name of the parameter to which an optimizer state belongs; None if it belongs to no parameter.
+
+    The name of an optimizer state ends with the name of its parameter. If several names fit, the longest is correct.
+
+    Args:
+      slot: the name of the optimizer state, such as `@slots/.../fc_0.w_0`.
+      names: the names to choose from: names of parameters, and also of states, which own no optimizer state.
+    """
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 

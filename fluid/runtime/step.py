@@ -1,8 +1,9 @@
 """The pure step of a program: `train` computes outputs, gradients and update; `test` computes outputs.
 
 `train` maps a `TrainingState` and `Constants` to the next state; `test` maps arrays to results. CompiledStep jits both
-functions. A `Request` fixes the mode, the names of the results, the feeds and the overrides. The gradient of a named
-value is the gradient of a zero that `record` adds to the value. Zeros replace feeds on which no result depends.
+functions. A `Request` fixes the mode, the names of the results, the feeds and the overrides. For the gradient with
+respect to a named value, the step adds zeros to the value, and differentiates with respect to these zeros. Arrays of
+zeros also replace omitted feeds, on which no result depends.
 
 A strategy runs the step for one model, or at the same time for all models of a population.
 """
@@ -100,7 +101,7 @@ class Step:
 
     Args:
       program: the program.
-      rules: the update rules, from `rules_of`.
+      rules: the update rules, one for each `minimize` call of the program.
       request: mode, fetched values, feeds and overrides of the step.
       function: a custom training step, see `TrainingStep`; None for one gradient and one update.
       frozen: names of parameters and states that training does not change.
@@ -278,7 +279,7 @@ class Step:
             return {n: applied.values[n] for n in inner}, rows
 
         zeros: tuple[Any, Any] = ({}, {})
-        if inner or self._tables:  # one more trace of the program gives the shapes of the zeros
+        if inner or self._tables:  # trace the program once more, for the shapes of the perturbations
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(values))
         return Variables({n: arrays[n] for n in names}, *zeros)
 

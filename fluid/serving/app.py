@@ -45,7 +45,7 @@ _MODEL_PATH = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _STATIC = pathlib.Path(__file__).parent / "static"
-# The web page loads nothing from other servers, and no other page may embed it in a frame.
+# These HTTP headers forbid the web page to load anything from other servers, and other pages to embed it in a frame.
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -73,7 +73,7 @@ class InferenceMetrics(http.Metrics):
         self._rows = self.client.Histogram(
             "fluid_batch_rows", "Rows of the batches that ran.", labels, buckets=_ROWS, registry=self.registry
         )
-        # Cached, because finding a metric by its labels takes as long as counting a request.
+        # Metrics with labels are cached, because finding a metric by its labels takes as long as counting a request.
         self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
 
     def count(self, request: HttpRequest) -> None:
@@ -185,7 +185,7 @@ class App(http.Application):
         return self.models.ready and not self.draining
 
     def route(self, request: HttpRequest) -> tuple[str, http.Endpoint]:
-        """Return the HTTP method and the endpoint for the path of a request."""
+        """Return the HTTP method and the endpoint (the function that responds) for the path of a request."""
         if endpoint := self._paths.get(request.path):
             return "GET", endpoint
         match = _MODEL_PATH.fullmatch(request.path)
@@ -225,7 +225,7 @@ class App(http.Application):
         inference: protocol.InferRequest,
         job: Job,
     ) -> EventStream:
-        """Return a response in parts. The first part is computed now, so that its error can set the HTTP status."""
+        """Return a streamed response. Compute its first part now, so that an error in it can set the HTTP status."""
         if inference.binary or any(output.binary for output in inference.outputs or ()):
             raise Refusal(400, "the events of a stream are JSON; leave out binary_data and binary_data_output")
         parts = self._parts(request, find, version, inference, job)

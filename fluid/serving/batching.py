@@ -129,7 +129,7 @@ class Batcher:
                 raise QueueFull("too many requests are waiting")
             self._jobs.append(job)
             self._rows += job.rows
-            # notify only if the thread can stop waiting: for the first job, or for a full batch
+            # Notify the thread of the Batcher only if it can stop waiting: for the first job, or for a full batch.
             if len(self._jobs) == 1 or self._is_full():
                 self._changed.notify()
 
@@ -181,7 +181,9 @@ class Batcher:
                 results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
-        except Exception as error:  # only this batch fails: the model may succeed on the next one
+        # Only the jobs of this batch get the exception. The thread goes on, because the model may succeed on the next
+        # batch.
+        except Exception as error:
             self._failed(error)
             for job in jobs:
                 if not job.future.done():
@@ -353,7 +355,7 @@ class Runner:
         return self._step.compiled
 
     def warm_up(self) -> None:
-        """Compile the model for every size and measure the time; set `signature` and `together` from random feeds."""
+        """Compile the model for every size and time it, on random feeds; then set `signature` and `together`."""
         random = np.random.default_rng(0)
         sizes = self._shapes.rows if self._has_rows() else (1,)
         for index, rung in enumerate(self._shapes.rungs):
@@ -524,10 +526,10 @@ class Runner:
             )
 
     def _check_key(self, key: Any) -> None:
-        """Record `key`, the shapes of feeds; raise FeedError for more than `max_shapes` new keys since `warm_up`."""
+        """Record the feed shapes `key`; raise FeedError if they need more compilations than `max_shapes` allows."""
         if key in self._keys:
             return
-        # a lock, because the worker thread checks large requests while the event loop checks all others
+        # The lock is necessary, because the worker thread checks large requests while the event loop checks all others.
         with self._lock:
             if len(self._keys) - self._warm >= self._settings.max_shapes:
                 raise errors.FeedError(
@@ -548,7 +550,7 @@ class Runner:
         """Return whether the results of a row are independent of the other rows of its batch, and of their number.
 
         The method runs one row in several batches. With other rows beside it, the results must be equal bit by bit.
-        With another batch size, the results may have a relative difference of `_NEAR`.
+        With another batch size, the results may have a small relative difference, which counts as rounding.
         """
         if any(output.shape[:1] != (None,) for output in self.signature.outputs):
             return False
@@ -653,7 +655,7 @@ def _joined(values: Sequence[Any], rows: int) -> Any:
 
 
 def _exported_rows(program: Program, settings: Settings) -> tuple[int, ...]:
-    """Return the numbers of rows that an exported model is fixed to, without numbers above `max_batch`.
+    """Return the numbers of rows for which a model was exported, without numbers above the setting `max_batch`.
 
     If all numbers are above `max_batch`, return the smallest. Return an empty tuple for a model that accepts any number
     of rows.

@@ -8,7 +8,7 @@ from fluid.serving.settings import Settings
 
 _RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 # The bytes that end a request head, and the minimum number of bytes to parse in one call. Without the minimum, a body
-# of line ends would cause one call for every four bytes.
+# of line ends would cause one call of the parser for every four bytes.
 _END, _PIECE = b"\r\n\r\n", 256
 # The number of connections above `max_connections` that get an HTTP response with status 503; further connections are
 # closed without a response, to save open files.
@@ -31,7 +31,7 @@ class BufferedTransport:
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
         self._wanted, self._held, self._reads = True, False, True
-        # copied, because every request calls `is_closing`, and `__getattr__` is slow
+        # `is_closing` is copied from the transport, because every request calls it, and `__getattr__` is slow.
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
@@ -110,7 +110,8 @@ class LimitedConnection(_Protocol):
         if len(self.connections) > self.settings.max_connections + SPARE:
             transport.abort()
             return
-        # With `limit_concurrency` 0, uvicorn refuses this connection. Earlier connections have no limit and stay open.
+        # The limit 0 makes uvicorn refuse this connection if there are too many. The earlier connections have no limit,
+        # so they stay open.
         self.limit_concurrency = 0 if len(self.connections) > self.settings.max_connections else None
         self._wait_for_head()
         if getattr(self.server_state, "ending", False):

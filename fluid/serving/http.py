@@ -358,7 +358,7 @@ class Application(abc.ABC):
 
     @abc.abstractmethod
     def route(self, request: HttpRequest) -> tuple[str, Endpoint]:
-        """Return the HTTP method and the endpoint for the path of a request.
+        """Return the HTTP method and the endpoint (the function that responds) for the path of a request.
 
         Raises:
           Refusal: 404 for an unknown path.

@@ -19,7 +19,8 @@ from fluid.serving.settings import Settings
 LOG = logging.getLogger("fluid.serving")
 FILE = "model.fluid"
 NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
-_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # excludes "." and "..", which clients resolve in URLs
+# The pattern of model names. It excludes "." and "..", because clients resolve them as parts of a URL path.
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)
 
 
 class Version:
@@ -134,7 +135,7 @@ class Models:
         return list(self._versions)
 
     def __iter__(self) -> Iterator[Version]:
-        # safe while another thread replaces models, because `_replace` creates a new dict
+        # This is safe while another thread replaces models, because each replacement creates a new dict.
         return iter(self._versions.values())
 
     def find(self, name: str, version: str | None = None) -> Version:

@@ -278,7 +278,8 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
 
 def freeze_garbage() -> None:
     """Exclude all existing objects from garbage collection, which takes 100 ms with JAX and the models."""
-    gc.unfreeze()  # also collect replaced model versions, which an earlier call has excluded
+    # An earlier call has excluded model versions that may be replaced by now: collect them too.
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
 
@@ -314,10 +315,12 @@ def _most_connections(wanted: int) -> int:
 def _accept_backlog(listening: socket.socket) -> list[socket.socket]:
     """Accept and return the waiting connections of a listening socket, because closing it would reset them."""
     found = []
-    with contextlib.suppress(OSError):  # raised if no connection is waiting, or if no file descriptor is left
+    # `accept` raises an OSError if no connection is waiting, or if no file descriptor is left.
+    with contextlib.suppress(OSError):
         while True:
             found.append(listening.accept()[0])
-    # only Linux allows `shutdown` of a listening socket; the event loop closes the socket later
+    # Refuse new connections from now on; the event loop closes the socket later. Only Linux allows `shutdown` of a
+    # listening socket, so errors are ignored.
     with contextlib.suppress(OSError):
         listening.shutdown(socket.SHUT_RDWR)
     return found
@@ -329,7 +332,7 @@ def _listening(host: str, port: int) -> socket.socket:
     Raises:
       ArgumentError: the port is in use or not a port number, or the address is not an address of this machine.
     """
-    # refuse larger numbers, because getaddrinfo uses them modulo 65536
+    # Refuse larger port numbers, because getaddrinfo uses them modulo 65536.
     if type(port) is not int or not 0 <= port <= _LAST_PORT:
         raise errors.ArgumentError(
             f"found port={port!r}, expected a number from 1 to {_LAST_PORT}, or 0 for any free one"

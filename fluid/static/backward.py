@@ -23,11 +23,11 @@ class Gradient(Variable):
     """The gradient of a loss with respect to a variable; `Executor.run` can fetch it, but no layer can read it.
 
     Args:
-      of: the variable.
+      of: the variable with respect to which the loss is differentiated.
       loss: the loss.
 
     Attributes:
-      of: the variable.
+      of: the variable with respect to which the loss is differentiated.
       loss: the loss.
 
     Example:
@@ -60,7 +60,7 @@ def append_backward(
     """Let `Executor.run` fetch the gradients of a loss with respect to parameters.
 
     Args:
-      loss: a variable of one float.
+      loss: a variable that holds one float.
       parameter_list: variables or names of parameters; by default all trainable parameters.
       no_grad_set: variables or names of parameters to leave out; feeds, such as labels, are ignored.
       callbacks: accepted for programs written for Fluid, but has no effect: no gradient ops are created.
@@ -160,7 +160,8 @@ class _Differentiated:
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
         """Return the sum of all elements of the targets, computed from the input arrays `data`.
 
-        `held` lists the current values of the inputs. A batch of sequences takes its sequence lengths from `held`."""
+        `held` lists the current value of each input. If this value is a batch of sequences, its sequence lengths stay,
+        and only its array is replaced."""
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
@@ -177,7 +178,7 @@ class _Differentiated:
 
 
 def _with_data(value: Any, data: Any) -> Any:
-    """Return `data` with the sequence lengths of `value`; return `data` unchanged if `value` is an array."""
+    """Return the batch of sequences `value` with `data` as its array; if `value` is an array, return `data`."""
     return value.with_data(data) if isinstance(value, SEQUENCES) else data
 
 

@@ -17,7 +17,7 @@ __all__ = ["Accuracy", "ChunkEvaluator", "DetectionMAP", "EditDistance"]
 
 
 class Evaluator:
-    """The base class of evaluators; every run of the program increases their counters, even in test mode.
+    """The base class of evaluators, which accumulate a metric in counters; runs in test mode change the counters too.
 
     Args:
       kind: the prefix of the names of the counters.
@@ -43,7 +43,9 @@ class Evaluator:
                 found.set(np.zeros(state.shape))
 
     def _count(self, suffix: str, value: Any, dtype: str = "int64") -> None:
-        """Create the counter `NAME_suffix`, to which each run of the program adds the one-element variable `value`."""
+        """Create a counter, to which each run of the program adds the one-element variable `value`.
+
+        The name of the counter is the name of the evaluator, an underscore and `suffix`."""
         name = f"{self._name}_{suffix}"
         state = layers.create_global_var([1], 0, dtype, persistable=True, name=name)
         state.counts = True
@@ -209,12 +211,12 @@ class DetectionMAP(Evaluator):
       gt_difficult: 1 for difficult objects, else 0, a sequence of `[1]` for each image.
       class_num: the number of classes, including the background.
       background_label: the class of the background.
-      overlap_threshold: the intersection over union that a correct detection exceeds.
+      overlap_threshold: a detection is correct only if its intersection over union with an object is above this number.
       evaluate_difficult: False ignores difficult objects.
       ap_version: "integral" or "11point".
 
     Raises:
-      ArgumentTypeError: a variable has no sequence for each image.
+      ArgumentTypeError: a variable is not a batch of sequences, one for each image.
 
     Example:
       >>> import fluid.static as fluid
@@ -287,7 +289,7 @@ class DetectionMAP(Evaluator):
 
 
 class _Measured:
-    """A function for programs: it passes detections and true objects of each image to a Python function on the host.
+    """A function that a program runs: it passes detections and true objects to a Python function on the host.
 
     Args:
       measure: the Python function, which returns two metrics.

@@ -94,7 +94,7 @@ def _bytes_of_all(data: np.ndarray, sizes: list[int]) -> list[bytes]:
 
     The processes exchange bytes, because a device would convert numbers to other dtypes.
     """
-    from jax.experimental import multihost_utils  # imported here: only multi-process training needs it
+    from jax.experimental import multihost_utils  # Imported here, because only multi-process training needs it.
 
     flat = np.frombuffer(data.tobytes(), np.uint8)
     every = multihost_utils.process_allgather(np.pad(flat, (0, max(sizes) - flat.size)))
@@ -215,7 +215,7 @@ def _check_rows(declared: Mapping[str, FeedSpec], fed: Mapping[str, FeedSpec], f
 
 
 def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
-    """Raise a FeedError if `value` does not fit the feed declaration `spec`; `cause` is the cause of the error."""
+    """Raise a FeedError from the exception `cause`, if `value` does not fit the feed declaration `spec`."""
     try:
         read_feed(spec, value)
     except errors.FeedError as error:

@@ -31,7 +31,7 @@ __all__ = [
     "shared",
 ]
 
-_VERSION = "1.8.5"  # the PaddlePaddle version whose API `fluid.static` imitates
+_VERSION = "1.8.5"  # `fluid.static` imitates the API of this PaddlePaddle version.
 
 
 @contextlib.contextmanager
@@ -57,8 +57,8 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 
     Args:
       function: a function that calls layers, and takes and returns variables. The function must not assign to
-        variables from outside.
-      name: prefix of the parameters; by default the name of the function.
+        variables that were created outside of it.
+      name: prefix of the names of the parameters; by default the name of the function.
 
     Returns:
       The shared function; without `function`, a decorator.

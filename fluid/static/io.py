@@ -457,7 +457,7 @@ def load_persistables(
             dirname,
         )
         return
-    # `wanted` is empty if the program has no optimizer state, because it minimises no loss.
+    # A program that minimises no loss has no optimizer state. Then `wanted` is empty, and nothing more is loaded.
     if wanted:
         check_match(slots, wanted, str(dirname))
         new = [jax.numpy.array(slots[name]) for name in wanted]

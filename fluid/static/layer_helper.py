@@ -110,7 +110,9 @@ class LayerHelper:
         is_bias: bool = False,
         default_initializer: Any = None,
     ) -> Any:
-        """Create the parameter `NAME.w_K`, or `NAME.b_K` for a bias; arguments as for `layers.create_parameter`.
+        """Create a parameter of the layer; arguments as for `layers.create_parameter`.
+
+        If `attr` has no name, the name is automatic, for example `fc_0.w_0`, or `fc_0.b_0` for a bias.
 
         Returns:
           The parameter; None if `attr` is False.
@@ -124,7 +126,9 @@ class LayerHelper:
         )
 
     def create_variable_for_type_inference(self, dtype: Any = None, stop_gradient: bool = False) -> Variable:
-        """Create a variable `NAME.tmp_K` without a value, for an output of `append_op`; `dtype` has no effect."""
+        """Create a variable without a value, for an output of `append_op`; `dtype` has no effect.
+
+        The name of the variable is automatic, for example `fc_0.tmp_0`."""
         del dtype
         return self.create_variable(unique_name.generate(f"{self.name}.tmp"), stop_gradient=stop_gradient)
 

@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: Sequence[str]) -> None:
-    """Add a module `name` to a package; each access to an attribute reads it from the module `source`."""
+    """Add a module `name` to a package; the new module reads its attributes from the module `source`."""
     module: Any = types.ModuleType(f"{package.__name__}.{name}", f"The names of `{name}` of PaddlePaddle Fluid.")
     module.__all__ = list(names)
     module.__getattr__ = lambda wanted: getattr(source, wanted)

@@ -16,7 +16,7 @@ from fluid.static.executor import plain_program
 
 __all__ = ["cuda_profiler", "memory_usage", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
-_running: list[str] = []  # the temporary folder of the running profile, as the only item; empty if no profile runs
+_running: list[str] = []  # The only item is the temporary folder of the running profile. Empty if no profile runs.
 
 
 @contextlib.contextmanager
@@ -150,7 +150,7 @@ def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
       >>> lower <= upper, unit
       (True, 'KB')
     """
-    from fluid.parallel.planner import plan  # imported here, because few programs estimate memory
+    from fluid.parallel.planner import plan  # Imported here, because few programs estimate memory.
 
     found = plain_program(program)
     (step,) = plan(found.snapshot(), None, batch_size, Mesh(data=1), precision=found.precision).candidates

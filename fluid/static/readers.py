@@ -72,7 +72,7 @@ class PyReader:
       capacity: accepted for programs written for Fluid, but has no effect: batches are read while the device works.
       use_double_buffer: accepted for programs written for Fluid, but has no effect, as `capacity`.
       iterable: True for `for feed in reader(): exe.run(feed=feed)`; False for `start` and `reset`.
-      return_list: True yields each feed as a list of arrays, False as one dict in a list.
+      return_list: True yields each feed as a list of arrays. False yields a list that contains one dict of arrays.
 
     Example:
       >>> import fluid.static as fluid
@@ -127,7 +127,7 @@ class PyReader:
         self._source = batch(sample_generator, batch_size, drop_last=drop_last)
 
     def decorate_batch_generator(self, reader: Source, places: Any = None) -> None:
-        """Set the data source: an iterable of minibatches (tuples of columns), or a function that returns one."""
+        """Set the data source: an iterable of minibatches (tuples of columns), or a function that returns it."""
         del places
 
         def columns() -> Iterator[Any]:
@@ -188,7 +188,7 @@ class PyReader:
             yield self._in_other_shapes(minibatch) or self._feeder.feed(minibatch, number)
 
     def _in_other_shapes(self, minibatch: Any) -> dict[str, Any] | None:
-        """Return a minibatch as columns by name, if a column's shape differs from its declaration; else None."""
+        """Return a minibatch as a dict of columns, if a column differs in shape from the declared feed; else None."""
         if not isinstance(minibatch, tuple) or len(minibatch) != len(self.names):
             return None
         columns = dict(zip(self.names, minibatch, strict=True))

@@ -113,7 +113,7 @@ class Scope:
 
     @property
     def running(self) -> Scope:
-        """Return the scope that programs use: this or the nearest outer scope with a Session, else the outermost."""
+        """Return the nearest scope with a Session (this or an outer scope); without a Session, the outermost scope."""
         return self if self._session is not None or self._outer is None else self._outer.running
 
     def value(self, name: str) -> Any:

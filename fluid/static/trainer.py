@@ -70,8 +70,8 @@ def written_down(function: Any) -> Any:
     """Record the layer calls of a function; return a function that runs the recorded calls.
 
     Args:
-      function: a function that calls layers, and returns variables. `written_down` returns a Program, or a
-        value that cannot be called, unchanged.
+      function: a function that calls layers, and returns variables. A Program, or a value that cannot be called, is
+        returned unchanged.
     """
     if not callable(function) or isinstance(function, Program):
         return function

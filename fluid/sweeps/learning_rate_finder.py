@@ -87,7 +87,7 @@ class RateSweep:
           ArgumentError: the package matplotlib is not installed.
         """
         try:
-            from matplotlib.figure import Figure  # not `pyplot`, which has global state and may open a window
+            from matplotlib.figure import Figure  # `pyplot` is avoided: it may open a window
         except ImportError as error:
             raise errors.ArgumentError(
                 "the plot of a sweep needs the package matplotlib, which is not installed: pip install matplotlib"

@@ -182,7 +182,7 @@ class Members(OneTraining):
         after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
-            new = new.astype(old.dtype)  # unlike Python numbers, traced hyperparameters may promote the dtype
+            new = new.astype(old.dtype)  # a traced hyperparameter may have promoted float16 to float32
             return new if active is None else jnp.where(active, new, old)
 
         arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))

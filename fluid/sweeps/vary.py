@@ -218,7 +218,7 @@ def _values(name: str, values: Any, size: int) -> np.ndarray:
 
 
 def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the keyword-capable parameters of a function: an `inspect.Parameter` for each name."""
+    """Return the parameters of a function that a caller can pass by keyword, as `inspect.Parameter` by name."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some built-in callables have no signature
@@ -229,11 +229,12 @@ def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 def _traced(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:
     """Return a program function that calls `function` with a traced, named scalar for each name in `values`.
 
-    The scalar has the number in `values`, unless a step overrides it.
+    Each scalar has its number in `values`, unless a step of the population overrides it.
     """
 
     def program() -> Any:
-        # `jnp.full` returns a tracer here. A plain number would behave differently from the traced override.
+        # `jnp.full` returns a tracer here. A step later overrides the scalar with a tracer, and a plain number would
+        # behave differently.
         scalars = {name: jnp.full((), value, value.dtype) for name, value in values.items()}
         return function(**{name: core.record(name, scalar, "Population") for name, scalar in scalars.items()})
 
@@ -257,7 +258,7 @@ def _fails(function: Callable[[], Any], precision: str | None) -> bool:
 def _numbers(optimizer: Any) -> list[str]:
     """Return the names of the settings of an optimizer and its inner optimizer that a population can vary.
 
-    They are numbers, or a learning rate that is a schedule.
+    These settings are numbers, and also a learning rate that is a schedule.
     """
     if not dataclasses.is_dataclass(optimizer):
         return []
@@ -278,8 +279,8 @@ def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]
       optimizer: the optimizer, or a wrapper whose inner optimizer has the number.
       name: the name of the number.
       value: the new number, or the factor of a schedule.
-      make: a function that returns a copy of an optimizer with other fields: `replaced`, or `_checked`, which also
-        checks their range.
+      make: a function of an optimizer and new values of its fields, which returns a copy with these values. It is
+        `replaced`, which checks nothing, or `_checked`, which raises an error if a value is out of range.
     """
     if name not in {field.name for field in dataclasses.fields(optimizer)}:
         return replaced(optimizer, inner_optimizer=_with_number(optimizer.inner_optimizer, name, value, make))

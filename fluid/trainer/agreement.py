@@ -69,7 +69,7 @@ class Agreement(Policy):
 
     @property
     def needs_end(self) -> bool:
-        """True with several processes: the loop then tries to read one minibatch ahead, to know when data ends."""
+        """True in a multi-process training: the loop then reads the next minibatch early, to know if the data ends."""
         return self._group.size > 1
 
     def before_epoch(self, batches: Batches) -> bool:
@@ -164,7 +164,7 @@ def _described(program: Program) -> dict[str, list[str]]:
 
 
 def _checksum_of(array: Any) -> str:
-    """Return a checksum of the values of an array; for an array sharded across devices, only its shape, as text."""
+    """Return a checksum of the values of an array as text, or its shape as text if devices hold different parts."""
     if isinstance(array, jax.Array) and not array.is_fully_replicated:
         return str(array.shape)
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()

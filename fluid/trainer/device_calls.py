@@ -117,8 +117,9 @@ _CALL = 0.04
 # faster.
 _LONG = 0.0025
 MOST = 64
-# The number of speed measurements: each is the mean time per step between two moments at which the loop has waited for
-# the device. The shortest time is used, because it most probably includes no test and no delay by another process.
+# The time per step is measured this number of times. Each measurement is the mean time per step between two moments at
+# which the training loop has waited for the device. The shortest of the times is used, because it most probably
+# includes no test and no delay by another process.
 _SPANS = 3
 
 
@@ -171,9 +172,10 @@ class StepsPerCall:
         return wanted if wanted <= held else 2 ** int(math.log2(held))
 
     def ahead(self, declared: float | None, least: float) -> float:
-        """Return the number of steps that may run before a handler has to act.
+        """Return the number of training steps that may run in one device call before a handler has to act.
 
-        With "auto", the number is 1 if a handler declares no number.
+        The number is the minimum over the handlers that declare one. But with `steps_per_dispatch="auto"`, it is 1 if
+        any handler declares no number.
 
         Args:
           declared: the minimum of `Handler.steps_ahead` over all handlers; None if a handler declares no number.
@@ -279,7 +281,7 @@ class Pace:
 
 
 def _worth_a_call(seconds: float) -> int:
-    """Return the best number of steps per device call, a power of two from 1 to MOST, if each step takes `seconds`."""
+    """Return the best number of training steps per device call, a power of two, if each step takes `seconds`."""
     return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
 
 

@@ -151,7 +151,11 @@ class DryRun:
         return value
 
     def _read(self, input: ProgramInput, reader: ReaderLike | None, order: FeedOrder) -> tuple[str, tuple[Any, Any]]:
-        """Read one minibatch; return its shapes as text, and a pair: the reader's rows, and the arrays for a step."""
+        """Read one minibatch for the dry run, and convert it to arrays.
+
+        Return the shapes of the arrays as text, and a pair: the minibatch as the reader yields it, and the arrays by
+        feed name.
+        """
         if reader is None:
             return "no feeds", ({}, {})
         with contextlib.closing(minibatches(reader)()) as rows:

@@ -24,8 +24,8 @@ from fluid.runtime import Results
 from fluid.runtime.fetch import Fetch
 from fluid.trainer.device_calls import StepRequest
 
-# `EndEpochEvent.feeding` mentions the time of waiting for data only from this fraction of the epoch and from this
-# number of seconds on.
+# `EndEpochEvent.feeding` mentions the waiting time for data only if it is at least this fraction of the duration of the
+# epoch. The waiting time must also be at least `_LONG` seconds.
 _CONSIDERABLE = 0.1
 _LONG = 1.0
 

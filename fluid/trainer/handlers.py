@@ -44,7 +44,7 @@ _METHODS: dict[type, str] = {
     EndTrainEvent: "end_train",
     MeasuredEvent: "measured",
 }
-# The events in `_OUTWARDS` go to the last handler in the list first; all other events go to the first handler first.
+# These events go to the last handler in the list first; all other events go to the first handler first.
 _OUTWARDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
 _RENAMED = {"Checkpoint": "CheckpointEvery"}  # checkpoints of earlier versions contain the old class name "Checkpoint"
 
@@ -209,7 +209,7 @@ class Dispatcher:
     Attributes:
       done: the number of training steps done.
       in_flight: the maximum number of these steps that may still be in flight on the device.
-      waits: the seconds that the training has waited for data and for the device.
+      waits: a Waits object: the seconds that the training has waited for data and for the device.
       acting: True if a handler acts on reported values, so that `measured` must run right after the measured step.
 
     Raises:

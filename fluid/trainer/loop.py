@@ -1,4 +1,4 @@
-"""The training loop: `train` runs epochs, `_epoch` runs device calls, `_device_call` runs one or several steps.
+"""The training loop: training runs epochs, an epoch runs device calls, and a device call runs one or several steps.
 
 Nothing interrupts a device call. Stopping, pausing, Ctrl-C and SIGTERM take effect only after the call, when handlers
 were notified and policies (hooks such as checkpoints) have run. A signal may interrupt two operations,
@@ -234,9 +234,10 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
 
 
 def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
-    """Return two maximum numbers of steps for the next device call: without and with the limits of handlers.
+    """Return the maximum number of steps in the next device call, without and with the limits of handlers.
 
-    Policies (hooks between device calls) limit the second number too, which is from 1 to the first number.
+    The first number follows from `steps_per_dispatch`, the program, its speed and the minibatch. The second number is
+    smaller if a handler or a policy (a hook between device calls) has to act earlier; it is at least 1.
     """
     if program.input.name in training.steps_per_call.one_by_one:
         return 1, 1

@@ -36,7 +36,7 @@ class Waits:
         self._read = 0.0
 
     def begin_pass(self, read: float) -> None:
-        """Start a pass over the data; the first `read` seconds of its reading time are not counted."""
+        """Start a pass over the data; do not count the `read` seconds that it has already spent on reading."""
         self._read = read
 
     def look(self, read: float, idle: bool) -> None:
@@ -114,7 +114,8 @@ class Losses(Policy):
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
         begun = time.perf_counter()
-        loss = np.asarray(loss)  # copied to the host: on the device, reshaping would need a compilation
+        # copy the loss to the host, because `reshape` on the device would need a compilation
+        loss = np.asarray(loss)
         self._waits.device += time.perf_counter() - begun
         if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return
@@ -126,7 +127,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for a non-finite loss; with several trainings at once, for an array of losses `[members]`."""
+    """Return the warning for a non-finite loss; with several trainings at once, `losses` has one loss for each."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))

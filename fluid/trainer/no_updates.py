@@ -19,7 +19,8 @@ log = logging.getLogger("fluid")
 
 # The loss is expected to fall if a call of `train` has at least this number of epochs.
 _EPOCHS = 3
-# A learning rate schedule is evaluated at this many of the past steps, and at this many of the future steps.
+# A check of a learning rate schedule evaluates the schedule for at most `_BEFORE` of the past updates, and for at most
+# `_AFTER` of the future updates.
 _BEFORE, _AFTER = 16, 4
 
 
@@ -108,9 +109,10 @@ class NoUpdates(Handler):
 
 
 def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
-    """Return whether a schedule was 0 for most updates from `begun` to `done`, and is 0 for all later updates.
+    """Return whether a learning rate schedule was 0 for most updates from `begun` to `done`, and stays 0.
 
-    Only some of the updates are checked. The result is False for a learning rate that is a number.
+    The schedule stays 0 if it is 0 for all updates from `done` to `planned`. Only some of the updates are checked. The
+    result is False for a learning rate that is a number.
     """
     if not callable(rate) or _is_positive(rate, done):
         return False
@@ -121,7 +123,7 @@ def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
 
 
 def _is_positive(rate: Any, count: int) -> bool:
-    """Return whether the learning rate after `count` updates is not 0; of several trainings, for at least one."""
+    """Return whether the learning rate after `count` updates is not 0, in at least one of several trainings at once."""
     with jax.transfer_guard("allow"):
         return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 

@@ -16,10 +16,13 @@ from fluid.trainer.programs import ProgramFunction, ProgramInput
 log = logging.getLogger("fluid")
 
 LearningRate = float | tuple[float, ...]
-"""The learning rate of a program; a tuple if the program calls `minimize` several times."""
+"""The type of the learning rate of a program; a tuple if the program calls `minimize` several times."""
 
 RateToSet = float | Sequence[float | None] | None
-"""A learning rate to set, or one for each call of `minimize`; None restores the learning rate of the optimizer."""
+"""The type of a learning rate to set: one number, or one for each call of `minimize`.
+
+None restores the learning rate of the optimizer.
+"""
 
 
 class HasParameters:
@@ -36,7 +39,7 @@ class HasParameters:
     programs: dict[str, Program]
     _input: Callable[..., ProgramInput]
     _inference: Program | None
-    _reported: str | None = None  # the last message that `_report` has logged; an equal message is not logged again
+    _reported: str | None = None  # the message of the last export; an equal message is not logged again
 
     @property
     def place(self) -> str | list[str]:
@@ -303,7 +306,10 @@ class HasParameters:
     def _export(
         self, path: PathLike, fetch: Fetch | None, program: str | ProgramFunction | None, **options: Any
     ) -> object | None:
-        """Export a program; return the values chosen because the user named none; None if the user named some."""
+        """Export a program; return the values that fluid has chosen for the export, None if the user has chosen them.
+
+        The user chooses the values by `fetch`, by the option `feed`, or by the `infer_func` of the Trainer.
+        """
         from fluid import export  # imported only when needed, because few trainings export
 
         inference = self._inference

@@ -161,7 +161,8 @@ class ProgressBar(Handler):
             return
         self.trainer.session.compilations.watchers.remove(self._compile)
         if self._bar is not None:
-            if self._means is not None:  # the means exist here only if training has ended within an epoch
+            # training has ended within an epoch, so the bar does not yet show the means of this epoch
+            if self._means is not None:
                 self._texts = self._running(self._means)
             stopped = ", stopped" if event.stopped else ""
             self._draw(stopped if event.error is None else f", {type(event.error).__name__}")
@@ -193,7 +194,8 @@ class ProgressBar(Handler):
             self._bar.unpause()
         if compilation is not None and self._bar is not None:
             self._compiled.clear()
-            self._bar.last_print_t = time.time()  # tqdm does not count the time before `unpause` in the speed
+            # when the bar is unpaused, tqdm excludes the time since `last_print_t` from the speed
+            self._bar.last_print_t = time.time()
             # The thread runs with a copy of the context, so that a notebook shows its output in the cell of the
             # training.
             run = contextvars.copy_context().run

@@ -246,7 +246,7 @@ class Progress:
             if "source" not in reader and _counts_rows(reader.get("reader")) and reader["given"]:
                 log.warning(
                     "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
-                    # this number includes the last trained minibatch, which `_compare` reads
+                    # the number includes the last trained minibatch, which is read again to compare its checksum
                     reader["given"] if "readers" in state else self.step,
                     self.epoch,
                 )
@@ -354,7 +354,8 @@ def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
     Between two passes over the data, the user may change the reader. The description of a reader within a pass stays.
     """
     position = {key: value for key, value in state.items() if key != "reader"}
-    if "readers" in state:  # of several readers, some may be within an epoch, and keep their description
+    # A reader that is within a pass keeps its description, so that only an equal reader accepts the position.
+    if "readers" in state:
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
     return position
 

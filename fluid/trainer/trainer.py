@@ -82,7 +82,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         float32.
       buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all sequences, or a dict of lists by feed.
         None chooses sizes from the data.
-      max_compilations: the maximum number of shapes that the choice of padding sizes may cause; each is a compilation.
+      max_compilations: the maximum number of padded shapes that are chosen from the data, 8 by default; each shape
+        needs a compilation.
       checkpoint_config: a CheckpointConfig: save during training, and continue from the newest existing checkpoint.
       step: a function that computes a training step, see `fluid.TrainingStep`; the default computes one gradient and
         makes one update.

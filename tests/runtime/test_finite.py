@@ -69,7 +69,8 @@ def test_populations_with_a_finite_member_do_not_warn():
     weights[0] = np.nan
     population.session.scope["fc_0.w_0"] = weights
     assert population.session.engine.members == 2
-    from fluid.runtime.finite import spoilt
+    from fluid.runtime.finite import became_non_finite
 
     scope = population.session.scope
-    assert spoilt(scope.specs, scope.arrays, 2) == [] and spoilt(scope.specs, scope.arrays) == ["fc_0.w_0"]
+    assert became_non_finite(scope.specs, scope.arrays, 2) == []
+    assert became_non_finite(scope.specs, scope.arrays) == ["fc_0.w_0"]

@@ -17,7 +17,7 @@ class KnownAttributes:
     attribute. Names that begin with an underscore are not checked, since copies, pickles and notebooks read them.
 
     Attributes:
-      _set_by: how to change a property without a setter, by the name of the property.
+      _set_by: a dict from the name of a property without a setter to advice: how to change the value of the property.
 
     Example:
       >>> class Reader(KnownAttributes):
@@ -41,7 +41,7 @@ class KnownAttributes:
             if _advice(kind, name):
                 raise _missing(self, name)
             if name.startswith("_") or hasattr(kind, name):
-                return object.__getattribute__(self, name)  # a property getter failed: raise its own error
+                return object.__getattribute__(self, name)  # If a property getter failed, this raises its error.
             raise _missing(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -95,7 +95,7 @@ def check_attributes(owner: Any) -> None:
       MissingNameError: a public attribute is neither defined nor annotated in the class.
     """
     kind = type(owner)
-    # Check only public handlers of fluid, whose `__init__` has `__wrapped__`, because `core.fitting` wraps it.
+    # Check only public handlers of fluid. `core.fitting` wraps their `__init__`, so it has an attribute `__wrapped__`.
     if not (_is_of_fluid(kind.__module__) and hasattr(vars(kind).get("__init__"), "__wrapped__")):
         return
     declared = {name for base in kind.__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))}

@@ -532,7 +532,8 @@ OTHER_LIBRARIES: dict[str, Mapping[str, str]] = {
     },
 }
 
-# Names of PaddlePaddle Fluid: a dict from an owner to a dict of advice by missing name, as in `OTHER_LIBRARIES`.
+# Names of PaddlePaddle Fluid that fluid lacks: a dict from an owner (a module or class) to a dict from a name to the
+# advice.
 FLUID_2018: dict[str, Mapping[str, str]] = {
     "fluid.layers": {
         "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",
@@ -699,7 +700,7 @@ FLUID_2018: dict[str, Mapping[str, str]] = {
     },
 }
 
-# All hints: the errors use them. Pages and indexes for new users have the names of `OTHER_LIBRARIES` only.
+# The hints for error messages, from both tables. Pages for new users list only the names of other libraries.
 HINTS: dict[str, Mapping[str, str]] = {
     owner: {**OTHER_LIBRARIES.get(owner, {}), **FLUID_2018.get(owner, {})}
     for owner in {**OTHER_LIBRARIES, **FLUID_2018}

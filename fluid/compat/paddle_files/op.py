@@ -63,7 +63,7 @@ class Op:
     def __init__(self, desc: OpDesc, values: Values):
         self.desc = desc
         self._values = values
-        self._read: set[str] = set()  # the names of input slots and attributes that were read so far
+        self._read: set[str] = set()  # The names of the input slots and attributes that were read so far.
 
     def names(self, slot: str) -> tuple[str, ...]:
         """Return the names of the variables in the input slot `slot` of the op."""
@@ -134,10 +134,11 @@ class Op:
 
         Args:
           name: the name of the attribute.
-          default: the value if the model file has none; a type, for example `int`, if the file must have the attribute.
+          default: the value that is returned if the op lacks the attribute. A type, for example `int`, means that the
+            op must have the attribute, with a value of this type.
 
         Raises:
-          ProgramError: the attribute is absent or has the wrong type. For a list, a single number is allowed.
+          ProgramError: the attribute is absent or has the wrong type. A single number is allowed in place of a list.
         """
         self._read.add(name)
         required = isinstance(default, type)
@@ -235,5 +236,5 @@ class OpRow:
 
 
 def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> OpRow:
-    """Return an OpRow, which computes an op by `layer`, for an op with input X and output Out; `attrs` as for OpRow."""
+    """Return an OpRow for an op with the input X and the output Out, computed by `layer`; `attrs` are as for OpRow."""
     return OpRow(layer, {"x": "X"}, attrs)

@@ -21,7 +21,7 @@ from fluid._util.paths import local_path
 from fluid.compat.paddle_files import program_desc
 from fluid.compat.paddle_files.program_desc import ProgramDesc, read_program
 
-_MOST_DIMENSIONS = 32  # the maximum number of dimensions in NumPy 1; NumPy 2 allows 64
+_MOST_DIMENSIONS = 32  # NumPy 1 allows at most 32 dimensions, NumPy 2 allows 64.
 _PICKLE = 0x80
 
 

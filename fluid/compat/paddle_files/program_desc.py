@@ -76,7 +76,7 @@ _MESSAGES = {
 
 @functools.cache
 def message(name: str) -> Any:
-    """Return the protobuf class of a message that `_MESSAGES` declares, for example "Program".
+    """Return the protobuf class of the message `name`, for example "Program".
 
     Raises:
       ParameterFileError: the `protobuf` library is not installed.
@@ -91,7 +91,7 @@ def message(name: str) -> Any:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """Parse `data` as the message that `_MESSAGES` declares under `name`.
+    """Parse the bytes `data` as the protobuf message `name`, for example "Program".
 
     Raises:
       ValueError: the bytes are not a message of this type.
@@ -105,7 +105,7 @@ def parse(name: str, data: bytes) -> Any:
         raise ValueError(f"not a message of the kind {name}: {error}") from error
 
 
-_FIRST_UNREAD = (2, 0, 0)  # the first unsupported PaddlePaddle version: since then some ops have another meaning
+_FIRST_UNREAD = (2, 0, 0)  # The first unsupported PaddlePaddle version, in which some ops have another meaning.
 _TRACEBACK = b"op_callstack"
 
 
@@ -172,7 +172,7 @@ class ProgramDesc:
     fetches: tuple[str, ...]
 
     def parameters(self) -> list[str]:
-        """Return the sorted names of all persistable tensors; a combined file has the same order."""
+        """Return the names of all persistable tensors, sorted as in PaddlePaddle's combined parameter file."""
         return sorted(v.name for v in self.variables.values() if v.persistable and v.dtype is not None)
 
     def needed(self, fetches: Iterable[str]) -> list[OpDesc]:

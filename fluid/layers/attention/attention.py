@@ -320,7 +320,7 @@ def _check_cache(this: Layer, cache: AttentionCache | None, queries: Value, num_
 
 
 def _sources(this: Layer, queries: Any, keys: Any, values: Any, cache: Any) -> tuple[Any, Any]:
-    """Return keys and values after a check of their shapes; keys default to the queries, and values to the keys."""
+    """Check the shapes of keys and values, and return both; keys default to the queries, and values to the keys."""
     if keys is None and values is not None:
         raise errors.ArgumentError(f"{this.name}: values without keys; give both, as in (queries, keys, values)")
     if keys is not None and cache is not None:

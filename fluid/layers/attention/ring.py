@@ -73,7 +73,10 @@ def _around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
 
 
 def _forward(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute the attention results, and the residuals for `_backward`: inputs, results, log softmax denominators."""
+    """Compute the attention results, and the residuals for the backward pass.
+
+    The residuals are the inputs, the results, and the logarithms of the softmax denominators.
+    """
     results, denominators = _on_each(ring, _results, 4, 2)(query, key, value, seen)
     return results, (query, key, value, seen, results, denominators)
 
@@ -143,7 +146,11 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
 def _slopes(
     ring: Ring, query: Any, key: Any, value: Any, seen: Any, results: Any, denominators: Any, slope: Any
 ) -> tuple[Any, Any, Any]:
-    """Compute the gradients with respect to the queries, keys and values of one device of the ring."""
+    """Compute the gradients with respect to the queries, keys and values of one device of the ring.
+
+    `denominators` are the logarithms of the softmax denominators, from the forward pass. `slope` is the gradient of the
+    attention results.
+    """
     wide = wide_dtype(query.dtype)
     slope = slope.astype(wide)
     along = jnp.sum(slope * results.astype(wide), axis=-1, keepdims=True)

@@ -23,12 +23,14 @@ _DRAWS = ("random_bits", "random_split", "random_gamma")
 
 
 class Rowwise(NamedTuple):
-    """A block of a net that takes the values of its closure as arguments, so that `jax.shard_map` can run it.
+    """A block of a net, converted to a function that gets the values of its closure as arguments.
+
+    `jax.shard_map` can run this function on a part of the rows of a batch.
 
     Attributes:
       function: `function(constants, first, *arguments)`, where `first` is the index in the batch of the first row, and
-        `arguments` are the arguments of the block. A call draws random numbers from the key of the step, into which
-        `jax.random.fold_in` folds `first`.
+        `arguments` are the arguments of the block. Random numbers depend on the key of the training step and on
+        `first`, so each part of the batch draws other numbers.
       constants: a pytree of arrays: the values that the block reads from outside, and the data of the block's
         random key.
     """
@@ -142,7 +144,9 @@ def _check_loops(this: Layer, jaxpr: Any) -> None:
 
 
 def _fixed_draw(jaxpr: Any, fresh: set[Any], line: str = "its block") -> str | None:
-    """Return the source line of the first random draw whose inputs do not depend on `fresh`; None if there is none.
+    """Return the source line of a random draw that would be equal for all parts of a batch; None if there is none.
+
+    Such a draw does not depend on any variable in `fresh`.
 
     Args:
       jaxpr: the jaxpr to search.
@@ -175,13 +179,16 @@ def _is_from_outside(variable: Any) -> bool:
 
 
 def _of_rows(x: Any, count: int) -> Any:
-    """Return the pytree `x` with each array replaced by its shape and dtype (a ShapeDtypeStruct) for `count` rows."""
+    """Return the pytree `x`, where a ShapeDtypeStruct with `count` rows replaces each array of the full batch."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype), x)
 
 
 @contextlib.contextmanager
 def _drawing(given: Any, key: Any) -> Iterator[None]:
-    """Make layers draw random numbers from `key` inside a `with` block; `given` holds the key of the traced run."""
+    """Make layers draw random numbers from `key` inside a `with` block.
+
+    `given` holds the inputs of the traced run; its attribute `key` is replaced, and restored at the end of the block.
+    """
     before = given.key
     given.key = key
     try:
@@ -225,7 +232,7 @@ class Pipeline(NamedTuple):
     groups: int
 
     def split(self, rows: int) -> "MicrobatchSplit":
-        """Return a division of `rows` rows into equal microbatches, with extra rows if there is a remainder."""
+        """Return a division of a batch of `rows` rows into equal microbatches, with extra rows for a remainder."""
         places = self.shards * self.groups
         each = -(-rows // (places * self.microbatches))
         return MicrobatchSplit(self.shards, self.groups, -(-rows // (places * each)), each)
@@ -257,20 +264,20 @@ class MicrobatchSplit(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of rows of the batch, including the rows that were added for an even division."""
+        """The number of rows of the batch, including extra rows for the division into equal microbatches."""
         return self.shards * self.microbatches * self.rows
 
     def first(self, shard: Any, microbatch: Any) -> Any:
-        """Return the index in the batch of the first row of a microbatch, from the numbers of microbatch and shard."""
+        """Return the index in the batch of the first row of a microbatch; `shard` and `microbatch` are indices."""
         return (shard * self.groups * self.microbatches + microbatch) * self.each
 
     def parts(self, array: Any) -> Any:
-        """Reshape the rows of a shard, `[rows of the shard, ...]`, to `[microbatches, rows, ...]`."""
+        """Divide the rows of a shard, `[rows of the shard, ...]`, into `[microbatches, rows of a microbatch, ...]`."""
         grouped = array.reshape(self.groups, self.microbatches, self.each, *array.shape[1:])
         return grouped.swapaxes(0, 1).reshape(self.microbatches, self.rows, *array.shape[1:])
 
     def together(self, array: Any) -> Any:
-        """Reshape `[microbatches, rows, ...]` to `[rows of the shard, ...]`: the inverse of `parts`."""
+        """Join microbatches, `[microbatches, rows of a microbatch, ...]`, to a shard, `[rows of the shard, ...]`."""
         grouped = array.reshape(self.microbatches, self.groups, self.each, *array.shape[2:])
         return grouped.swapaxes(0, 1).reshape(self.microbatches * self.rows, *array.shape[2:])
 
@@ -361,11 +368,11 @@ def pipelined(
 
 
 def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
-    """Return a function that runs several blocks one after another; `remat` recomputes their values for the gradient.
+    """Return a function that runs several blocks of a net one after another.
 
-    `work` is the block, converted by `rowwise`. The arguments of the returned function are the constants of `work`, the
-    index in the batch of the first row, the stacked indices of the blocks, their stacked arrays, and the input of the
-    first block.
+    `work` is the block, converted by `rowwise`. If `remat` is True, the values inside a block are recomputed for the
+    gradient. The arguments of the returned function are the constants of `work`, the index in the batch of the first
+    row, the stacked indices of the blocks, their stacked arrays, and the input of the first block.
     """
 
     def run(constants: Any, first: Any, numbers: Any, arrays: Any, x: Any) -> Any:
@@ -393,7 +400,7 @@ def _on_stage(
     Args:
       pipeline: the devices.
       split: the division of the rows of the batch.
-      run: the function that `_through` returns, which runs the blocks of a stage.
+      run: a function that runs the blocks of a stage one after another.
       constants: the values that the blocks read from outside.
       numbers: the indices of the blocks of this stage.
       arrays: the stacked arrays of the blocks of this stage.
@@ -428,8 +435,8 @@ def _on_stage(
 
 def _last(array: Any) -> Any:
     """Return the slice of the last stage, replicated on all devices, from an array `[stages, ...]`."""
-    # A masked sum replaces the slice `array[-1]`, because XLA would send the array twice for the slice. XLA computes
-    # the sum across the devices of the stages. The gradient of the sum needs no communication.
+    # Compute `array[-1]` as a masked sum, because for the slice XLA would send the array twice between devices. XLA
+    # computes the sum across the devices of the stages. The gradient of the sum needs no communication.
     size = array.shape[0]
     chosen = (jnp.arange(size) == size - 1).reshape(size, *[1] * (array.ndim - 1))
     return jnp.sum(jnp.where(chosen, array, 0), axis=0, dtype=array.dtype)

@@ -189,7 +189,8 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             f"arguments: layers.remat(layers.fc, x, size=10)"
         )
     frame = core.current_frame("layers.remat")
-    if frame.discovering or frame.mode != core.TRAIN:  # the first traced run and test mode compute no gradient
+    # The first traced run of a program and test mode compute no gradient, so there is nothing to recompute.
+    if frame.discovering or frame.mode != core.TRAIN:
         return function(*args, **kwargs)
     outside = _by_identity((args, kwargs, _seen(frame)))
     result: Any = None
@@ -197,7 +198,8 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     def run() -> list[jax.Array]:
         # `function` calls layers, which write values into the frame, the state of the program's trace. These values
-        # exist only inside `jax.checkpoint`, so `_Exchange` later replaces them by the outputs of the checkpoint.
+        # exist only inside `jax.checkpoint`. So return them as outputs of the checkpoint; afterwards, the outputs
+        # replace the values in the frame.
         nonlocal result, inside
         result = function(*args, **kwargs)
         inside = {i: leaf for i, leaf in _by_identity((result, _seen(frame))).items() if i not in outside}
@@ -218,7 +220,8 @@ class _Exchange:
 
     def __init__(self, by_identity: dict[int, jax.Array]):
         self._new: dict[int, Any] = dict(by_identity)
-        self._old: list[Any] = []  # `_old` keeps replaced values alive, so that Python does not reuse their ids
+        # This list keeps the replaced values alive, so that Python does not give their ids to new objects.
+        self._old: list[Any] = []
 
     def __call__(self, tree: Any) -> Any:
         """Return a copy of the pytree `tree`, in which checkpoint outputs replace arrays from inside the checkpoint.

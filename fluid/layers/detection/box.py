@@ -310,7 +310,8 @@ def box_coder(
     if code_type == _ENCODE:
         prior = boxes_of(this, exact_array(this, prior_box), "prior_box", 2)
         boxes = boxes_of(this, target_box, "target_box", 2)
-        if is_sequence(target_box):  # padding boxes have size 0, and log(0) is infinite
+        # Padding boxes are zeros, and the logarithm of their size would be infinite. Replace them by boxes of size 1.
+        if is_sequence(target_box):
             boxes = jnp.where(valid_steps(target_box, boxes.ndim), boxes, jnp.asarray([0, 0, 1, 1], boxes.dtype))
         # As in Fluid, the centre of a target box in pixels is `(x1 + x2) / 2`, and the centre of a prior box in pixels
         # is `(x1 + x2 + 1) / 2`.

@@ -39,7 +39,8 @@ from fluid.layers.detection.suppression import nms, top_k
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.step_selection import packed, sequence_batch
 
-# The upper bound of the predicted `log(box size / anchor size)`: an anchor of 16 pixels yields at most 1000 pixels.
+# The upper bound of the predicted offset `log(box size / anchor size)`, so that an anchor with a side of 16 pixels
+# yields a box with a side of at most 1000 pixels.
 _LARGEST = math.log(1000 / 16)
 
 

@@ -125,7 +125,8 @@ def target_assign(
     batch, predictions = rows.shape
     images = jnp.arange(batch)[:, None]
     places = jnp.arange(predictions) % values.shape[2]
-    if values.shape[1] == 0:  # if there are no objects, a dummy object of zeros keeps the gather of `values` valid
+    # An array without objects cannot be indexed, so add a dummy object of zeros.
+    if values.shape[1] == 0:
         values = jnp.zeros((batch, 1, *values.shape[2:]), values.dtype)
     taken = values.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
     counts = rows >= 0
@@ -154,7 +155,7 @@ def _among(this: Layer, indices: Value, batch: int, count: int) -> jax.Array:
 
 
 def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None:
-    """Return `threshold` for the match type "per_prediction", and None for "bipartite".
+    """Check the `match_type` of `bipartite_match`; return `threshold` for "per_prediction", and None for "bipartite".
 
     Raises:
       ArgumentError: `match_type` has an unknown value.
@@ -184,7 +185,7 @@ def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
         chosen, free, _ = carry
         left = jnp.where((chosen < 0)[:, :, None] & free[:, None], near, -1).reshape(batch, -1)
         best = jnp.argmax(left, axis=1)
-        # An image without remaining pairs gets indices beyond the end, which `mode="drop"` ignores.
+        # An image may have no pair left to match. It gets indices beyond the end, which `mode="drop"` ignores.
         some = left[images, best] > 0
         column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
         chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")
@@ -362,7 +363,7 @@ def positive_first(positive: jax.Array, negative: jax.Array, capacity: int | Non
 
 
 class SelectedAnchors(NamedTuple):
-    """The anchors selected for training.
+    """The anchors of an object detector that are selected for training, divided into positive and negative anchors.
 
     Attributes:
       positive: a mask of the selected positive anchors, bool `[batch, anchors]`.

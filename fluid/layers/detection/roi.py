@@ -60,8 +60,9 @@ class Regions(NamedTuple):
         """
         count = self.boxes.shape[1]
         chunks = -(-count // _AT_ONCE)
-        # Copies of the last region fill the last chunk, so that every chunk has `_AT_ONCE` regions. Then an exported
-        # program, which does not know the number of regions, adds numbers in the same order as any other program.
+        # Regions are pooled in chunks of `_AT_ONCE` regions. Copies of the last region fill the last chunk, so that all
+        # chunks have equal size. Then an exported program, which does not know the number of regions, adds numbers in
+        # the same order as any other program.
         filled = jnp.arange(chunks * _AT_ONCE)
 
         def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
@@ -364,7 +365,9 @@ def prroi_pool(
     pooled = (pooled_height, pooled_width)
     given = regions(this, input, rois, pooled, spatial_scale, batch_roi_nums=batch_roi_nums)
 
-    @jax.checkpoint  # for the gradient, recompute the intermediate values: they are large but cheap
+    # `jax.checkpoint` recomputes the intermediate values for the gradient, because they are large, but cheap to
+    # compute.
+    @jax.checkpoint
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:
         x1, y1, x2, y2 = box * given.scale
         down, across = (
@@ -474,8 +477,8 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
     count = jnp.ceil(width) if samples is None else jnp.asarray(samples, width.dtype)
     first = start + jnp.arange(bins) * width + width / count / 2
     if samples is None:
-        # The distance between neighbouring points of a bin is more than half a pixel. So at most five points are close
-        # enough to a pixel to read it, and six candidates for each pixel suffice.
+        # Neighbouring points of a bin are more than half a pixel apart. A point reads a pixel only if both are at most
+        # one pixel apart. So six candidate points for each pixel suffice.
         step = jnp.where(count > 1, width / count, 1)
         number = jnp.floor((pixel - 1 - first[:, None]) / step)[..., None] + jnp.arange(6)
     else:
@@ -501,7 +504,8 @@ def _integrated(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.A
     """
     width = jnp.maximum(end - start, 0) / bins
     edges = start + jnp.arange(bins + 1) * width
-    # `up_to` is the integral, from the pixel to each edge of a bin, of the triangle kernel of linear interpolation.
+    # In linear interpolation, the weight of a pixel falls from 1 at the pixel to 0 at a distance of one pixel. `up_to`
+    # is the integral of this weight, from the pixel to each edge of a bin.
     away = jnp.clip(edges[:, None] - jnp.arange(size), -1, 1)
     up_to = away - away * jnp.abs(away) / 2
     return (up_to[1:] - up_to[:-1]) / jnp.where(width > 0, width, 1)

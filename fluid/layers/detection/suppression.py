@@ -147,8 +147,9 @@ def matrix_nms(
     def factor(overlap: Any, most: Any) -> Any:
         if use_gaussian:
             return jnp.exp((most**2 - overlap**2) * gaussian_sigma)
-        # If `most` is 1, the box A that lowers the scores equals a box C with a higher score. Both overlap every other
-        # box equally, so the factor of C suffices. Infinity excludes A from the minimum of the factors.
+        # Box A lowers the scores of other boxes by this factor. If `most` is 1, A equals a box C with a higher score.
+        # Then A and C overlap every other box equally, so the factor of C suffices. The smallest factor counts, so
+        # infinity excludes the factor of A.
         return jnp.where(most < 1, (1 - overlap) / jnp.where(most < 1, 1 - most, 1), jnp.inf)
 
     decayed = found.scores * _decay(found.boxes, factor, 0.0 if normalized else 1.0)

@@ -416,7 +416,8 @@ def _objectness(
 
     def put(wanted: jax.Array, one: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         mine, weight, anchor, row, column = one
-        where = jnp.where(mine, anchor, wanted.shape[1])  # `mode="drop"` ignores an index beyond the end
+        # An object that is not assigned to this feature map gets an index beyond the end, which `mode="drop"` ignores.
+        where = jnp.where(mine, anchor, wanted.shape[1])
         return wanted.at[batch, where, row, column].set(weight, mode="drop"), None
 
     one_by_one = tuple(jnp.swapaxes(v, 0, 1) for v in (mine, weights, anchor, rows, columns))

@@ -199,9 +199,9 @@ def conv2d_transpose(
 ) -> jax.Array:
     """Apply a 2D transposed convolution to images, which enlarges them.
 
-    A transposed convolution is the gradient of a `conv2d` with respect to its input. That `conv2d` would map the result
-    of this layer to the shape of the input of this layer. `stride`, `padding` and `dilation` are arguments of that
-    `conv2d`.
+    A transposed convolution computes the gradient of an ordinary convolution with respect to its input. The ordinary
+    convolution is a `conv2d` with equal `stride`, `padding` and `dilation`. It maps an image in the shape of this
+    layer's result to an image in the shape of this layer's input.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".

@@ -294,11 +294,13 @@ def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: 
     reached = []
     for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):
         rest = size + before + after - k
-        # `rest` is the number of pixels after the first window; it is negative if the image is smaller than the window.
-        # Fluid divides `rest` by the stride `s` in C, which rounds towards 0. So Fluid computes one window if the image
-        # is smaller than the window by less than `s` pixels, or with `ceil` by less than `2 * s - 1` pixels.
+        # `rest` is the number of pixels after the first window; it is negative if the padded image is smaller than the
+        # window. Fluid divides `rest` by the stride `s` in C++, where the division rounds towards 0. So Fluid computes
+        # one window for some images that are smaller than the window: by less than `s` pixels, or with `ceil` by less
+        # than `2 * s - 1` pixels.
         alone = this.frame.as_fluid and 0 < -rest < (2 * s - 1 if ceil else s)
-        last = 0 if alone else (-(-rest // s) if ceil else rest // s) * s  # `last` is the start of the last window
+        # `last` is the index of the first pixel of the last window.
+        last = 0 if alone else (-(-rest // s) if ceil else rest // s) * s
         if (rest < 0 and not alone) or before >= k or last >= size + before:
             raise errors.ShapeError(
                 f"{this.name}: a window of {list(window)} with stride {list(strides)} and padding {pads} does not fit "

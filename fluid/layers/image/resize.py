@@ -17,7 +17,7 @@ from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, images_of
 from fluid.layers.kernels.data_format import along_axis
 
-# For each interpolation method: the number of spatial dimensions, and the prefix of automatic layer names.
+# A dict from each interpolation method to its number of spatial dimensions and its prefix of automatic layer names.
 _INTERPOLATIONS = {
     "BILINEAR": (2, "bilinear_interp"),
     "TRILINEAR": (3, "trilinear_interp"),
@@ -25,7 +25,7 @@ _INTERPOLATIONS = {
     "BICUBIC": (2, "bicubic_interp"),
     "LINEAR": (1, "linear_interp"),
 }
-# The channels-first layout for each number of spatial dimensions.
+# A dict from the number of spatial dimensions to the layout that has the channels first.
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 # The slope of the bicubic interpolation kernel at a distance of one pixel.
 _CUBIC = -0.75

@@ -326,7 +326,8 @@ def im2sequence(
     seen = -(-sizes // jnp.array(sizes_of(this, "out_stride", out_stride, 2)))
     counts = (seen + jnp.array([sum(p) - k for p, k in zip(pads, kernel, strict=True)])) // jnp.array(steps) + 1
     rows, columns = jnp.clip(counts, 0, jnp.array([down, across])).T
-    # Images may have different numbers of windows in a row. So the row and column of step `i` depend on the image.
+    # Images of different sizes have different numbers of windows in a row. So the row and the column of the window in
+    # step `i` of a sequence depend on the image.
     row, column = jnp.divmod(jnp.arange(down * across), jnp.maximum(columns, 1)[:, None])
     return this.output(taken(places, row * across + column, rows * columns))
 

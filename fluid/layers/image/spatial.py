@@ -46,8 +46,7 @@ class Image(NamedTuple):
 def images_of(this: Layer, value: Any, ndim: int, layout: str) -> Image:
     """Check images or a sequence batch of images, and return all images as one batch; see `image_of`.
 
-    The caller returns `image.back(result)`, where `image` is the value returned here. For a sequence batch, `back`
-    converts the result to a sequence batch.
+    The method `back` of the returned Image converts a result of a layer to a sequence batch, if the input is one.
     """
     if not is_sequence(value):
         return image_of(this, value, ndim, layout)

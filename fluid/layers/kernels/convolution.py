@@ -28,13 +28,19 @@ import jax.numpy as jnp
 from fluid import core
 from fluid.layers.kernels.data_format import as_computed, by_layout, on_cpu
 
-_MANY_ROWS = 5  # the fewest rows of a filter for which `convolution` calls `by_rows`
-_FEW_CHANNELS = 4  # the most input channels for which `by_rows` computes its filter gradient as a convolution
-# `_BLOCK_CHANNELS` is 32: blocks of 16 channels take as long as blocks of 32 channels, and blocks of 64 channels take
-# up to twice as long (jaxlib 0.10.2, two cores).
-_BLOCK_CHANNELS = 32  # the fewest channels in one block of `blocks_of_channels`
-_MOST_BLOCKS = 16  # the most blocks in `blocks_of_channels`; XLA compiles a 3 x 3 block with gradients in about 0.2 s
-_MOST_CELLS = 49  # the largest filter of `shifted_images`, 7 x 7; XLA compiles it with gradients in 1.5 s
+# `by_rows` computes only convolutions whose filters have at least this number of rows.
+_MANY_ROWS = 5
+# `by_rows` computes the gradient of its filters as a convolution if the input has at most this number of channels.
+_FEW_CHANNELS = 4
+# Each block in `blocks_of_channels` has at least this number of channels. Blocks of 16 channels take as long as blocks
+# of 32 channels, and blocks of 64 channels take up to twice as long (jaxlib 0.10.2, two cores).
+_BLOCK_CHANNELS = 32
+# `blocks_of_channels` computes at most this number of blocks, because XLA compiles each 3 x 3 block with its gradients
+# in about 0.2 s.
+_MOST_BLOCKS = 16
+# `shifted_images` computes only filters with at most this number of cells, 7 x 7. XLA compiles a 7 x 7 filter with its
+# gradients in 1.5 s.
+_MOST_CELLS = 49
 
 
 class Geometry(NamedTuple):
@@ -57,7 +63,7 @@ class Geometry(NamedTuple):
 
 _VALID = Geometry((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), "NHWC")
 
-# `Dense` is a function that convolves images with filters `[filters, channels, *window]`, without groups.
+# The type of a function that convolves images with filters `[filters, channels, *window]`, without groups.
 Dense = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
 
 
@@ -100,7 +106,7 @@ def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: in
     """
     axis = geometry.layout.index("C")
     fits = on_cpu() and jnp.issubdtype(x.dtype, jnp.floating)
-    # At inference with filters of one voxel, `volumes_by_depth` is not faster than `plain_convolution`.
+    # At inference, compute filters of one voxel by `plain_convolution`, because `volumes_by_depth` is not faster.
     if x.ndim == 5 and groups == 1 and fits and not core.axes_here() and (training or filters[0, 0].size > 1):
         volumes = volumes_by_depth(jnp.moveaxis(x, axis, -1), filters, geometry._replace(layout="NDHWC"), training)
         return jnp.moveaxis(volumes, -1, axis)
@@ -237,7 +243,8 @@ def _(
         return jax.linear_transpose(transposed, filters)(x)[0]
 
     result = growing_convolution(x, filters, geometry)
-    # `by_filters` is the transpose of `gradient`; in reverse mode, JAX transposes it back, and so runs `gradient`.
+    # `by_filters` is the tangent of the result for the tangent of the filters. It is computed by the transpose of
+    # `gradient`, so that JAX runs `gradient` itself in reverse mode, where it transposes this operation again.
     (by_filters,) = jax.linear_transpose(gradient, result)(tangents[1])
     return result, growing_convolution(tangents[0], filters, geometry) + by_filters
 
@@ -257,9 +264,10 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
     sizes = [size for size, axis in zip(padded.shape, geometry.layout, strict=True) if axis not in "NC"]
 
     def under(cell: tuple[int | None, ...], images: jax.Array) -> jax.Array:
-        """Return the pixels of `images` that one cell (position) of the filter multiplies, for all windows.
+        """Return the pixels of `images` that one number of the filter multiplies, one pixel for each window.
 
-        `cell` is the index of the cell in each spatial dimension; None leaves a dimension unsliced.
+        `cell` is the position of this number in the filter, one index for each spatial dimension. None leaves a
+        dimension of the images unsliced.
         """
         slices = [
             slice(None) if i is None else slice(i * dilation, size - (cells - 1 - i) * dilation, stride)
@@ -336,17 +344,21 @@ def blocks_of_channels(
 
 
 def _number_of_blocks(channels: int, groups: int) -> int:
-    """Return the number of blocks into which `blocks_of_channels` divides the channels.
+    """Return the number of blocks into which `blocks_of_channels` divides the channels of a grouped convolution.
 
-    The number is the largest divisor of `groups` with at most `_MOST_BLOCKS` blocks, and with at least
-    `_BLOCK_CHANNELS` channels in each block; 1 if there is none.
+    The number divides `groups`. It is the largest number for which there are at most `_MOST_BLOCKS` blocks, and each
+    block has at least `_BLOCK_CHANNELS` channels. If there is no such number, the result is 1.
     """
     most = min(groups, _MOST_BLOCKS, max(1, channels // _BLOCK_CHANNELS))
     return max(blocks for blocks in range(1, most + 1) if groups % blocks == 0)
 
 
 def _block_diagonal(filters: jax.Array, groups: int) -> jax.Array:
-    """Convert filters of `groups` groups to dense filters `[filters, groups * channels, *window]`."""
+    """Convert the filters of a grouped convolution to equivalent filters of a convolution without groups.
+
+    The filters of `groups` groups, `[filters, channels, *window]`, become `[filters, groups * channels, *window]`, with
+    zeros for the channels of other groups.
+    """
     count, channels, *window = filters.shape
     own = filters.reshape(groups, count // groups, 1, channels, *window)
     diagonal = jnp.eye(groups, dtype=bool).reshape(groups, 1, groups, 1, *[1] * len(window))

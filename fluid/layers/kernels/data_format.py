@@ -22,8 +22,9 @@ _platforms: ContextVar[tuple[str, ...]] = ContextVar("fluid_traced_for_platforms
 def on_cpu(alone: bool = False) -> bool:
     """Return whether layers may use implementations that are made for a CPU.
 
-    The result is False in a trace for a drawing or a summary, because users read the equations of the
-    trace. The result is also False in a trace for platforms without "cpu".
+    The result is True if JAX runs on a CPU, with two exceptions. It is False if a program is traced for a drawing or a
+    summary, because users read the equations of the trace. It is also False if a program is traced only for other
+    platforms, such as "cuda".
 
     Args:
       alone: True for an implementation that is slow on other devices; the result is then False for an exported model
@@ -46,7 +47,9 @@ def traced_for(platforms: Sequence[str]) -> Iterator[None]:
 
 
 def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, Callable[[Any], Any]]:
-    """Return the channels-last images from which a layer computed `x` by a transpose; otherwise return `x` itself.
+    """Return images in the layout in which the previous layer computed them: on a CPU often with the channels last.
+
+    If a layer computed `x` by a transpose of channels-last images, return these images; otherwise return `x` itself.
 
     Args:
       x: images, or any other array.
@@ -65,7 +68,10 @@ def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, 
 
 
 def _channels_first(images: jax.Array) -> jax.Array:
-    """Transpose images to `[batch, channels, *pixels]`, and record the input so that `as_computed` can return it."""
+    """Transpose channels-last images to `[batch, channels, *pixels]`, and return the result.
+
+    The function records the channels-last images, so that the next layer can read them instead of the result.
+    """
     x = jnp.moveaxis(images, -1, 1)
     if (frame := core.present_frame()) is not None:
         frame.note(x, channels_last=images)
@@ -99,7 +105,9 @@ def plus_bias(x: jax.Array, bias: jax.Array, axis: int) -> jax.Array:
 
 
 def without_bias(x: jax.Array, axis: int) -> tuple[Any, Any]:
-    """Split `x` into images and the bias `[channels]` that `plus_bias` added; return `x` and 0.0 without a bias.
+    """Return the two arrays whose sum is `x`: images, and the bias `[channels]` that `plus_bias` added to them.
+
+    If `plus_bias` did not compute `x`, or added the bias along another dimension than `axis`, return `x` and 0.0.
 
     A layer that adds its own number to each channel can include the bias in this number. Otherwise XLA on a CPU reads
     all images once for each of the two sums. For 32 images of 32 x 32 x 3, four convolutions with batch normalisation
@@ -112,7 +120,10 @@ def without_bias(x: jax.Array, axis: int) -> tuple[Any, Any]:
 
 
 def by_layout(layout: str, pixels: Sequence[Any], channels: Any, batch: Any) -> tuple[Any, ...]:
-    """Arrange settings of batch, pixels and channels, such as strides, in the order of a layout such as "NHWC"."""
+    """Return one setting for each dimension of images, such as strides, in the order of a layout such as "NHWC".
+
+    `pixels` are the settings of the spatial dimensions; `channels` and `batch` are the settings of the other two.
+    """
     settings = list(pixels)
     settings.insert(layout.index("C") - 1, channels)
     return batch, *settings

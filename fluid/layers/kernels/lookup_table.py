@@ -29,7 +29,10 @@ class LookedUp(NamedTuple):
 
 
 def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
-    """Look up the row of a table for each id; record table and ids if later layers compute faster with the table.
+    """Look up the row of a table for each id.
+
+    If later layers compute faster with the rows of the table than with the result, record the table and the ids for
+    them.
 
     Args:
       table: `[rows, width]`.
@@ -72,7 +75,10 @@ def plus(x: Any, bias: Any) -> Any:
 
 
 def same_rows(x: Any, filled: Any) -> Any:
-    """Record the table and ids of `x` for `filled`, which differs from `x` only in the padding; return `filled`."""
+    """Return `filled`, which equals `x` except for the padding, and copy the record of a lookup from `x` to `filled`.
+
+    If `x` was looked up in a table, later layers can then use the table instead of `filled`.
+    """
     known = _looked_up(x)
     if known is not None:
         core.current_frame("layers").note(filled, looked_up=known)
@@ -85,17 +91,20 @@ def _looked_up(x: Any) -> LookedUp | None:
 
 
 def _few_rows(table: jax.Array, ids: Any) -> bool:
-    """Return whether computing on all rows of a table is faster than on one row for each id, and equally exact."""
-    # Half precision is not exact: the gradient of a row is a sum over many ids, which is rounded after each addition.
+    """Return whether later layers compute faster on all rows of a table than on one row for each id.
+
+    The result is False in half precision, where computing on the rows of the table would be less exact.
+    """
+    # The gradient of a row is a sum over many ids; in half precision, the sum is rounded after each addition.
     exact = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
     return exact and 2 * table.shape[0] <= math.prod(ids.shape) and on_cpu() and not core.axes_here()
 
 
 def _value_of(known: LookedUp) -> jax.Array:
-    """Return the looked-up array `rows[ids]`, with NaN for ids outside the table; record `known` for later layers."""
+    """Look up the row of each id, with NaN for ids outside the table; record rows and ids for later layers."""
     width = known.rows.shape[1]
-    # The gathered slices `[1, width]` keep the dimension of size 1, because XLA then sums the gradient of the rows
-    # without copies of its inputs.
+    # The gather keeps the dimension of size 1 of its slices `[1, width]`. Then XLA computes the gradient of the rows, a
+    # sum over ids, without copies of its inputs.
     both = jax.lax.GatherDimensionNumbers((1, 2), collapsed_slice_dims=(), start_index_map=(0,))
     found = jax.lax.gather(known.rows, known.ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
     value = found.reshape(*known.ids.shape, width)

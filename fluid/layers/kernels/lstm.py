@@ -52,7 +52,10 @@ def lstm_scan(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _states(order: str, peeps: bool, *given: Any) -> Any:
-    """Compute hidden and cell states, `[batch, time, width]` each; `given` holds the other arguments of `_run`."""
+    """Compute the hidden and cell states of an LSTM, `[batch, time, width]` each, with a hand-written gradient.
+
+    `peeps` is True if the LSTM has peepholes. `given` holds the array arguments of `lstm_scan`, in their order.
+    """
     hidden, cells, _ = _run(order, peeps, *given)
     return hidden[:, 1:], cells[:, 1:]
 
@@ -60,10 +63,10 @@ def _states(order: str, peeps: bool, *given: Any) -> Any:
 def _run(
     order: str, peeps: bool, sums: Any, lengths: Any, weight: Any, bias: Any, peepholes: Any, h_0: Any, c_0: Any
 ) -> Any:
-    """Compute the hidden states, the cell states and the gates of all steps.
+    """Compute the hidden states, the cell states and the gates of all steps of an LSTM.
 
     Hidden and cell states are `[batch, time + 1, width]`: the initial state, and then the state after each step. The
-    gates and the candidate are one array `[batch, time, 4 * width]`, in the order `order`.
+    gates and the candidate are one array `[batch, time, 4 * width]`; `order` gives the order of the four parts.
     """
     p_i, p_f, p_o = peepholes
 

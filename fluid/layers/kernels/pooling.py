@@ -25,8 +25,10 @@ import numpy as np
 
 from fluid.layers.kernels.data_format import by_layout, on_cpu
 
-_MOST_CELLS = 16  # the most pixels of a window for `largest_of_tiles`, which compares them one by one
-_MOST_OVERLAPPING_CELLS = 49  # the most pixels of a window for `_largest_of_windows`, which uses int8 indices
+# `largest_of_tiles` is used only for windows of at most this number of pixels, because it compares them one by one.
+_MOST_CELLS = 16
+# `_largest_of_windows` is used only for windows of at most this number of pixels; it numbers the pixels by int8.
+_MOST_OVERLAPPING_CELLS = 49
 
 _Sizes = tuple[int, ...]
 _Pads = tuple[tuple[int, int], ...]
@@ -57,13 +59,14 @@ def largest(
 
 
 def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) -> bool:
-    """Return whether `_largest_of_windows` is faster than `reduce_window` for the given shape and windows.
+    """Return whether max pooling by comparisons of pixels is faster than `reduce_window` for the given windows.
 
-    The condition is that windows are small, and that at least one dimension has more than one window.
+    The conditions are that windows are small, and that at least one dimension has more than one window.
     """
     settings = list(zip(shape, sizes, steps, pads, strict=True))
     changed = [each for each in settings if each[1:] != (1, 1, (0, 0))]
-    known = all(isinstance(n, int) for n, *_ in changed)  # a pooled dimension must not have a symbolic (unknown) size
+    # The comparisons do not support pooled dimensions of symbolic (unknown) size, as in an exported program.
+    known = all(isinstance(n, int) for n, *_ in changed)
     return known and math.prod(sizes) <= _MOST_OVERLAPPING_CELLS and any(n + sum(p) >= k + s for n, k, s, p in changed)
 
 
@@ -94,18 +97,19 @@ def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Ar
 def _(
     sizes: _Sizes, steps: _Sizes, pads: _Pads, arrays: tuple[jax.Array], slopes: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the maxima and their tangents; the first of several equal elements determines the tangent."""
+    """Compute the maximum under each window and its tangent: the tangent of the first of the largest elements."""
     largest, *others = _cells(sizes, steps, pads, jax.lax.stop_gradient(arrays[0]))
     index = jnp.zeros(largest.shape, jnp.int8)
     for number, cell in enumerate(others, 1):
         before = largest >= cell
         index = jnp.where(before, index, np.int8(number))
-        largest = jnp.where(before, largest, cell)  # a NaN is replaced, as in `reduce_window`'s gradient
+        # A comparison with NaN is false, so the next element replaces a NaN, as in the gradient of `reduce_window`.
+        largest = jnp.where(before, largest, cell)
     return _largest_of_windows(sizes, steps, pads, arrays[0]), _chosen(sizes, steps, pads, index, slopes[0])
 
 
 def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[jax.Array]:
-    """Return one array for each cell (position) of the window, row by row: the elements of all windows at this cell."""
+    """Return a list of arrays, one for each position in a window, row by row: the elements of all windows there."""
     padded = jax.lax.pad(array, _lowest(array), [(*pair, 0) for pair in pads])
     counts = [(n - k) // s + 1 if k > 1 or s > 1 else n for n, k, s in zip(padded.shape, sizes, steps, strict=True)]
     return [
@@ -115,12 +119,12 @@ def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[
 
 
 def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: jax.Array) -> jax.Array:
-    """Return for each window the element of `array` at the cell (position in the window) with the number in `index`.
+    """Return one element of `array` for each window: the element at the position in the window that `index` gives.
 
-    Pixels belong to one phase if their indices leave equal remainders when divided by the steps. All pixels of a phase
-    are under the same cells of their windows, so the gradient of a phase is a sum of masked slices. The gradient of
-    padding is a slice, and the gradient of a slice is padding, which costs much more than a slice. Therefore this
-    function pads, so that its gradient slices.
+    A position in the window is called a cell. Pixels belong to one phase if their indices leave equal remainders when
+    divided by the steps. All pixels of a phase are under the same cells of their windows, so the gradient of a phase is
+    a sum of masked slices. The gradient of padding is a slice, and the gradient of a slice is padding, which costs much
+    more than a slice. Therefore this function pads, so that its gradient slices.
 
     Args:
       sizes: the size of the window in each dimension.
@@ -131,16 +135,17 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
     """
     rank = range(array.ndim)
     moving = [axis for axis in rank if sizes[axis] > 1 or steps[axis] > 1 or any(pads[axis])]
-    # `reach`: along each axis, the number of earlier windows that can also cover a pixel of a window.
+    # `reach` is a dict from axis to number: up to `reach` earlier windows can also cover a pixel of a window.
     reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}
-    # `length`: along each axis, the number of pixels in one phase, that is with equal remainders modulo the step.
+    # `length` is a dict from axis to number: the number of pixels in one phase (with equal remainders modulo the step).
     length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}
     spare = {axis: max(length[axis] - index.shape[axis], 0) for axis in moving}
     whole = {axis: reach[axis] + index.shape[axis] + spare[axis] for axis in moving}
 
     zero = np.zeros((), array.dtype)
     phases: dict[tuple[int, ...], Any] = {(): array}
-    for axis in reversed(moving):  # split the last dimension first, so that the numbers of earlier axes stay valid
+    # Split the last axis first, because a split inserts a dimension, which would change the numbers of later axes.
+    for axis in reversed(moving):
         end = length[axis] * steps[axis] - pads[axis][0] - array.shape[axis]
         border = [(pads[axis][0], end, 0) if i == axis else (0, 0, 0) for i in rank]
         split: dict[tuple[int, ...], Any] = {}
@@ -180,7 +185,7 @@ def largest_of_tiles(x: jax.Array, window: Sequence[int], layout: str) -> jax.Ar
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """Compute the maximum of each tile of an array; the tile sizes divide the array sizes."""
+    """Compute the maximum of each tile of an array; in each dimension, the tile size divides the array size."""
     return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, tile, tile, "VALID")
 
 
@@ -192,13 +197,13 @@ def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
 
 @_largest.defjvp
 def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Compute the maxima and their tangents; the first of several equal elements determines the tangent."""
+    """Compute the maximum of each tile and its tangent: the tangent of the first of the largest elements."""
 
     def larger(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
         return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
 
-    # `lax.slice` avoids a gather: strided indexing is a gather if the batch size is symbolic, as in an exported
+    # Use `lax.slice`, because strided indexing becomes a gather if the batch size is symbolic, as in an exported
     # training step (jax 0.10.2).
     read = lambda each, place: jax.lax.slice(each, place, each.shape, tile)  # noqa: E731
     cells = [(read(arrays[0], place), read(slopes[0], place)) for place in np.ndindex(*tile)]
@@ -260,7 +265,8 @@ def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[
             row, column = top + k // columns, left + k % columns
             at = (row * width + column).astype(jnp.int32)
             pixel = jax.lax.dynamic_slice(image, (row, column, 0), (1, 1, channels)).reshape(channels)
-            larger = ~(pixel <= value) & (value == value)  # once `value` is NaN, no pixel replaces it
+            # A NaN pixel counts as larger. `value == value` is false for NaN, so no pixel replaces a NaN.
+            larger = ~(pixel <= value) & (value == value)
             return jnp.where(larger, pixel, value), jnp.where(larger, at, place)
 
         # The loop starts with the value -inf and the index of the first pixel; a bin that holds only -inf keeps this

@@ -13,7 +13,7 @@ from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_
 from fluid.layers.checks import check_same_shape
 from fluid.layers.no_effect import no_effect
 
-# `_LOG_OF_ZERO` replaces the logarithm of a probability of 0, as in PaddlePaddle Fluid.
+# PaddlePaddle Fluid uses this number as the logarithm of a probability of 0, instead of minus infinity.
 _LOG_OF_ZERO = -1e20
 
 
@@ -207,7 +207,7 @@ def _expect_logits(layer: str, logits: Value) -> None:
 
 
 def _doubt_one_class(logits: Any, axis: int) -> None:
-    """Warn if a softmax has only one class."""
+    """Warn if a softmax has only one class: its probability is always 1, so that the loss is always 0."""
     if logits.shape[axis] == 1:
         core.doubt(
             "layers.softmax_with_cross_entropy has one class, whose probability is always 1, so that the loss is 0 and "

@@ -224,8 +224,8 @@ def metric(
     or extremes.
 
     Args:
-      value: an array of any shape without a batch dimension. If `reduce` is a function, the value may also be a list,
-        and each value is a mean, a sum or an extreme over rows, or has one row for each example.
+      value: an array of any shape without a batch dimension. If `reduce` is a function, `value` is one array or a list
+        of arrays. Each of them is a mean, a sum or an extreme over rows, or has one row for each example.
       reduce: "mean", weighted by the number of examples or by `weight`; "sum", "max", "min", or "last" for the value of
         the last minibatch. Or a function of the value or values, such as `jnp.sqrt`. In the program, the function gets
         the traced arrays of one minibatch. For a data set, it gets the values of the whole data set, with all rows
@@ -270,8 +270,8 @@ def metric(
             f"{this.name}: weight= is a scalar for a mean, found {describe(weight)} and reduce={reduce!r}; write "
             f'metric(value, reduce="mean", weight=layers.reduce_sum(mask))'
         )
-    # Copy the value: `frame.note` attaches facts, such as how to average over minibatches, to one array object, and
-    # `value` itself must not get them.
+    # Copy the array: `frame.note` attaches to one array object how the trainer combines its values over minibatches.
+    # The user's array `value` must not get this rule.
     result = this.output(jnp.copy(value))
     this.frame.note(result, **({"reduced": kept} if weight is None else {"weight": weight}))
     return result
@@ -288,13 +288,14 @@ def _without_rows(this: Layer, value: Any) -> Any:
 
 
 def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float = 0.5) -> tuple[Any, Any]:
-    """Return for each row the probability of being positive, and whether the row is positive (bool), both `[batch]`.
+    """Return the predicted probability that each row is positive, and its true label as a bool, both `[batch]`.
 
     Args:
-      this: the layer.
-      input: probabilities `[batch, 1]` or `[batch, 2]`; with a threshold outside 0 to 1, any scores.
-      label: integers `[batch, 1]` or `[batch]`.
-      caller: the layer as the user calls it, such as "auc".
+      this: the layer, for its name in error messages.
+      input: probabilities `[batch, 1]` or `[batch, 2]`; the last column is the probability of being positive. If the
+        threshold is not between 0 and 1, `input` may hold any scores.
+      label: integers `[batch, 1]` or `[batch]`; a row is positive if its label is above 0.
+      caller: the public name of the layer, such as "auc", for warnings.
       threshold: the smallest probability or score with which a row is predicted to be positive.
 
     Raises:
@@ -319,7 +320,7 @@ def share(this: Layer, hits: Any, of: Any) -> Any:
     """Return `sum(hits) / sum(of)` as a layer's result; `trainer.test` averages it over batches, weighted by `sum(of)`.
 
     Args:
-      this: the layer.
+      this: the layer, which records the result.
       hits: bool or numbers, any shape; their sum is the numerator.
       of: bool or numbers, any shape; their sum is the denominator.
 

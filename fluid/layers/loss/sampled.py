@@ -241,7 +241,7 @@ def sampled_softmax_with_cross_entropy(
 
 
 def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = None) -> tuple[Any, Any]:
-    """Check and return the input `[batch, width]` and labels `[batch, count]`; None as `count` allows any."""
+    """Check and return the input `[batch, width]` and labels `[batch, count]`; a `count` of None allows any number."""
     rows = array_of(this, value)
     classes = check_ids(this.name, array_of(this, label))
     if classes.ndim == 1:
@@ -256,7 +256,7 @@ def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = N
 
 
 def _rows(table: Any, ids: Any, sparse: bool, touched: Any = None) -> Any:
-    """Look up the rows of a table for ids `[...]`.
+    """Return the rows of a parameter table for ids `[...]`.
 
     If `sparse` is True, the optimizer updates only the looked-up rows. If the mask `touched` is given, the optimizer
     updates only the rows for which the mask is True.
@@ -350,13 +350,19 @@ def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
     """
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
-    above = jnp.right_shift(code, bit + 1)  # numbers of nodes: 1 is the root, 0 is past the root
+    # The root has the number 1, and node `n` has the children `2 * n` and `2 * n + 1`. So a right shift moves up the
+    # tree, and a result of 0 is above the root.
+    above = jnp.right_shift(code, bit + 1)
     on_path = above > 0
     return jnp.where(on_path, above - 1, 0), (jnp.right_shift(code, bit) & 1).astype(jnp.float32), on_path
 
 
 def _given_paths(this: Layer, x: Any, table: Any, code: Any) -> tuple[Any, Any, Any]:
-    """Check the user's tree paths for the rows of `x`; return nodes, decisions and mask, as `_complete_paths` does."""
+    """Check the paths in the user's tree of classes, one path for each row of `x`, and return them.
+
+    Returns:
+      The inner nodes, the decisions 0 or 1, and a mask of the nodes on the path, each `[batch, longest path]`.
+    """
     if table is None or code is None:
         raise errors.ArgumentError(f"{this.name}: is_custom=True needs both path_table= and path_code=")
     nodes, decisions = (check_ids(this.name, array_of(this, v)) for v in (table, code))

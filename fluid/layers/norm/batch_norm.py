@@ -120,8 +120,8 @@ def batch_norm(
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = recorded_moments(this, mean, variance)
-    # Combine the scale and the inverse standard deviation into one factor per channel: scaling all images twice costs
-    # much more.
+    # Multiply the scale by the inverse standard deviation of each channel first, and then all images by this product:
+    # multiplying all images twice would cost much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
     rest = (centre - mean) * factor + (0 if bias is None else bias)
     result = affine(centred, factor, rest, along_axis(axis, x.ndim))
@@ -132,7 +132,7 @@ def batch_norm(
 
 
 def _doubt_momentum(momentum: Any) -> None:
-    """Warn if `momentum` is 1 or below 0.5; PyTorch's momentum is 1 minus the momentum of `batch_norm`."""
+    """Warn if `momentum` is 1 or below 0.5: in PyTorch, the momentum is 1 minus the momentum of `batch_norm`."""
     if isinstance(momentum, int | float) and momentum == 1:
         core.doubt(
             "batch_norm(momentum=1) never updates the moving averages, so that tests do not normalise at all; the "
@@ -147,7 +147,7 @@ def _doubt_momentum(momentum: Any) -> None:
 
 
 def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
-    """Warn, while tracing a training step, if the minibatch has only one number for each channel."""
+    """Warn, while tracing a training step, if each channel has only one number, so that its variance is 0."""
     if not this.frame.discovering and not is_sequence(value) and x.shape[0] == 1 and x.size == x.shape[axis]:
         core.warn(
             f"{core.user_site()}: {this.name} trains on a minibatch of one row, whose mean is the row itself, so that "
@@ -157,11 +157,11 @@ def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
 
 
 def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any]:
-    """Return a number near the mean of each channel, and the images minus this number.
+    """Return a number near the mean of each channel, and the input images of `batch_norm` minus this number.
 
     Without this subtraction, the gradient is a difference of large numbers, which loses precision. Test mode computes
-    no gradient. So in test mode, the number is the bias that the preceding convolution has added to the images, or 0
-    without a bias.
+    no gradient, and needs no number near the mean. There, the function returns the bias that the preceding convolution
+    added to the images, or 0 without a bias.
 
     Args:
       this: the layer.
@@ -173,11 +173,13 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
       The number of each channel, `[channels]`, or the scalar 0; and an array of the shape of `x`, in a dtype wide
       enough for sums.
     """
-    if mean is not None and this.frame.mode == core.TEST:  # skip the subtraction, which would read all images again
+    # In test mode, skip the subtraction: it would read all images once more.
+    if mean is not None and this.frame.mode == core.TEST:
         images, bias = without_bias(x, axis)
         return bias, wide(images)
     images = wide(x)
-    if mean is None:  # the mean of the first example is a sufficient estimate of the batch mean
+    # The mean of the first example is a sufficient estimate of the mean of the batch.
+    if mean is None:
         others = tuple(i for i in range(x.ndim) if i != axis)
         mean = jax.lax.stop_gradient(jnp.mean(images[:1], axis=others))
     return mean, images - mean.reshape(along_axis(axis, x.ndim))
@@ -191,7 +193,7 @@ def _moments(value: Any, centre: Any, centred: Any, axis: int) -> tuple[Any, Any
 
     Args:
       value: the input of the layer; in a SequenceBatch, only the valid steps count.
-      centre: a number near the mean of each channel, `[channels]`, as `_centred` returns it.
+      centre: a number near the mean of each channel, `[channels]`.
       centred: the array of `value` minus `centre`, in a dtype wide enough for sums.
       axis: the channel dimension of `centred`.
     """

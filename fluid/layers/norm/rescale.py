@@ -249,7 +249,7 @@ def data_norm(
 
 
 def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
-    """Return the initial values of the three states of `data_norm`: the user's values, else the values in `_START`."""
+    """Return the initial values of the three states of `data_norm`: the user's values, or the defaults."""
     if given is None:
         return list(_START.values())
     if not isinstance(given, Mapping) or given.keys() - _START.keys():

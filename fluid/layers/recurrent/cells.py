@@ -39,7 +39,7 @@ class Cell(abc.ABC):
 
     @abc.abstractmethod
     def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """Take one step.
+        """Take one step of the recurrence.
 
         Args:
           inputs: an array `[batch, ...]`, or a pytree of arrays.
@@ -186,7 +186,7 @@ class ProjectedLSTM(Cell):
 
 
 class GRUGates(NamedTuple):
-    """Update gate, reset gate, candidate, and reset gate times hidden state of a GRU step, each `[batch, width]`."""
+    """The intermediate values of a GRU step, each `[batch, width]`; `reset_hidden` is reset gate times hidden state."""
 
     update: jax.Array
     reset: jax.Array
@@ -322,10 +322,10 @@ def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool
 
 
 def _usual_lstm(cell: Cell, batch: core.SequenceBatch, state: Any) -> LSTM | None:
-    """Return the LSTM inside `cell` if the faster function `lstm_scan` may run this LSTM; else None.
+    """Return the LSTM inside `cell` if the faster function `lstm_scan` can run this LSTM; else None.
 
-    `lstm_scan` runs only in training on a CPU, and only an LSTM with the usual activations, without a limit of its cell
-    state.
+    `lstm_scan` is used only in training on a CPU. It can run only an LSTM with the usual activations (sigmoid for the
+    gates, else tanh), and without a limit of the cell state.
     """
     found = cell.cell if isinstance(cell, StateAsOutput) else None
     if not isinstance(found, LSTM) or not on_cpu() or core.current_frame("layers").mode != core.TRAIN:
@@ -338,7 +338,7 @@ def _usual_lstm(cell: Cell, batch: core.SequenceBatch, state: Any) -> LSTM | Non
 
 
 def numbered(inputs: Any) -> tuple[Any, Any]:
-    """Return step numbers `[time]` and the inputs, for cells that draw new random numbers in each step."""
+    """Pair step numbers `[time]` with the inputs of all steps, for cells that draw new random numbers in each step."""
     time = jax.tree.leaves(inputs)[0].shape[0]
     return jnp.arange(time, dtype=jnp.int32), inputs
 
@@ -396,7 +396,7 @@ def projected(this: Layer, value: Value, size: int) -> core.SequenceBatch:
 
 
 def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
-    """Add a bias of `size` numbers to the projected input of a recurrence, `[batch, time, size]`."""
+    """Add a bias to the projected input of a recurrence, `[batch, time, size]`; the bias has `size` numbers."""
     return x.with_data(plus(x.data, bias.reshape(-1)))
 
 
@@ -422,7 +422,7 @@ def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: 
 
 
 def given_state(this: Layer, value: Value | None, shape: tuple[int, ...], dtype: Any, argument: str) -> jax.Array:
-    """Return the user's initial state as an array of the given shape and dtype; zeros for None.
+    """Return the initial state that the user passed, as an array of the given shape and dtype; zeros for None.
 
     Raises:
       ShapeError: the value has another shape.

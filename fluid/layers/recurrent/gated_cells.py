@@ -261,7 +261,7 @@ class LSTMCell(RNNCell):
 
 
 def _named_layer(name: Any, unit: str) -> Layer:
-    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`, such as `GRUCell/BasicGRUUnit_0.w_0`.
+    """Return the layer of a cell; its parameters are called `NAME/UNIT_N.w_0`, such as `GRUCell/BasicGRUUnit_0.w_0`.
 
     Raises:
       ArgumentTypeError: the name is not a string, or is empty.
@@ -304,5 +304,5 @@ def _affine(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Arra
 
 
 def _in_structure_of(states: Any, new: LSTMState) -> Any:
-    """Return the new hidden state and cell state in the pytree structure of `states`."""
+    """Return the new hidden state and cell state of an LSTM, in the pytree structure of the old `states`."""
     return jax.tree.unflatten(jax.tree.structure(states), [new.hidden, new.cell])

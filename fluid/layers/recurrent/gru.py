@@ -135,7 +135,7 @@ def gru_unit(
     cell = _cell(this, width, param_attr, gate_activation, activation, origin_mode, x.dtype)
     bias = this.bias(bias_attr, [1, 3 * width], x.dtype)
     gates = cell.gates(x if bias is None else x + bias, before)
-    # Do not reorder the calls of `this.output`: the order determines the automatic names of the results.
+    # Do not reorder the calls of `this.output`: their order determines the automatic names of the results.
     side_by_side = this.output(jnp.concatenate([gates.update, gates.reset, gates.candidate], axis=1))
     reset_hidden = this.output(gates.reset_hidden)
     return this.output(cell.unit.blend(gates, before)), reset_hidden, side_by_side

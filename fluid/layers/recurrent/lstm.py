@@ -71,7 +71,8 @@ def dynamic_lstm(
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
-      size: 4 * width, for a hidden state of `width` numbers: `size=8` means a width of 2, and warns.
+      size: 4 * width, where `width` is the size of the hidden state: `size=8` means a width of 2. A width below 4
+        causes a warning.
       h_0: the initial hidden state, `[batch, width]`; zeros by default.
       c_0: the initial cell state, `[batch, width]`; zeros by default.
       param_attr: ParamAttr of the weight `[width, 4 * width]`.
@@ -142,7 +143,7 @@ def dynamic_lstmp(
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
-      size: 4 * width.
+      size: 4 * width, where `width` is the size of the cell state.
       proj_size: the width of the projection.
       param_attr: ParamAttr of the weight `[proj_size, 4 * width]` and of the projection `[width, proj_size]`, or a list
         with a ParamAttr for each.
@@ -193,7 +194,7 @@ def dynamic_lstmp(
 
 
 def _width(this: Layer, size: int) -> int:
-    """Return the width of the hidden state; warn below 4, because the user probably gave the width as `size`."""
+    """Return the width, `size / 4`; warn about a width below 4: the user probably passed the width itself as `size`."""
     width = width_of(this, size, gates=4)
     if width < 4:
         core.doubt_reading(
@@ -250,7 +251,7 @@ def lstm_unit(
     both = concat([x, hidden], axis=1, name=name)
     sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr, name=name)
     new = LSTMUnit("ifog", forget_bias=forget_bias)(sums, cell)
-    # Do not reorder the calls of `this.output`: the order determines the automatic names of the results.
+    # Do not reorder the calls of `this.output`: their order determines the automatic names of the results.
     new_cell = this.output(new.cell.astype(sums.dtype))
     return this.output(new.hidden.astype(sums.dtype)), new_cell
 
@@ -270,7 +271,12 @@ def _unit(
 
 
 def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
-    """Return the settings of the recurrent weight and of the projection; `given` is one for both, or a list of two."""
+    """Return the ParamAttr of the recurrent weight and the ParamAttr of the projection.
+
+    Args:
+      this: the layer, for its name in error messages.
+      given: the user's `param_attr`: a ParamAttr for both parameters, or a list with a ParamAttr for each.
+    """
     settings = list(given) if isinstance(given, list | tuple) else [given, given]
     if len(settings) != 2:
         raise errors.ArgumentError(
@@ -314,7 +320,7 @@ def _states(
     c_0: Value | None,
     reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """Run an LSTM over `x`, the input times its weight; record and return hidden and cell states of all steps."""
+    """Run an LSTM over `x`, the input times its weight; return the hidden states and the cell states of all steps."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
     states = unroll_rows(StateAsOutput(cell), x, start, reverse)
     hidden = this.output(states.hidden)

@@ -57,7 +57,7 @@ class RNNCell:
 
     @layer
     def __init__(self) -> None:
-        pass  # `@layer` raises an error if the cell is created outside a program function
+        pass  # The decorator `@layer` raises an error if a cell is created outside a program function.
 
     def __call__(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Take one step: run the method `call`, and return its outputs and new states."""
@@ -259,7 +259,9 @@ def rnn(
 
 
 def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callable[..., Any]]:
-    """Call the method `hoist` of a cell, which computes for all steps at once what depends only on the inputs.
+    """Compute the part of a recurrence that depends only on the inputs for all steps at once, before the loop.
+
+    The method `hoist` of a cell computes this part. A cell without this method stays unchanged.
 
     Args:
       cell: the user's cell.
@@ -267,9 +269,9 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
       kwargs: further arguments of the cell.
 
     Returns:
-      The result of `hoist`: new inputs of all steps, and a function that takes one step with these inputs. If the
-      class of the cell defines no `hoist`, there are `kwargs`, or `x` is not one array `[time, batch, in]`: `x` and
-      `cell`.
+      The result of `hoist`: new inputs of all steps, and a function that takes one step with these inputs. The
+      function returns `x` and `cell` unchanged if the class of the cell itself defines no `hoist`, if there are
+      `kwargs`, or if `x` is not one array `[time, batch, in]`.
     """
     # Ignore a `hoist` inherited from a base class: the `call` of the subclass may compute more than that `hoist`.
     hoist = vars(type(cell)).get("hoist")
@@ -280,7 +282,7 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
 
 @dataclass(frozen=True, eq=False)
 class FunctionCell(Cell):
-    """A cell whose step is a function that calls layers. Its input is a pair: the step number and the step inputs.
+    """A cell whose step is a function that calls layers. The input of a step is a pair: step number and step inputs.
 
     Attributes:
       body: the function, which takes the step inputs and the state, and returns the outputs and the new state.
@@ -295,7 +297,7 @@ class FunctionCell(Cell):
         return self.start
 
     def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """Run the function `body` for one step; the step number changes the random numbers of its layers."""
+        """Run the function `body` for one step; layers such as dropout draw new random numbers in each step."""
         number, x = inputs
         (outputs, new), _ = self.body({}, number, x, state)
         return outputs, new

@@ -24,7 +24,7 @@ __all__ = ["DynamicRNN", "StaticRNN"]
 
 @dataclass(eq=False)
 class Memory:
-    """A value that each step of a `StepBlock` passes to the next step.
+    """A value that each step of a recurrence, such as `DynamicRNN`, passes to the next step.
 
     Attributes:
       value: the traced array that represents the memory inside the block.
@@ -41,7 +41,7 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class BlockCell(Cell):
-    """A cell whose step is a traced block. Its input is a pair: the step number and the list of step inputs.
+    """A cell whose step is a traced `with` block. The input of a step is a pair: step number and list of step inputs.
 
     Attributes:
       staged: the traced block, a function of the step number and the arguments. It returns first the new values of the
@@ -80,15 +80,18 @@ class StepBlock(abc.ABC):
     def __init__(self, name: str | None = None):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
-        self._stages: core.Stages | None = None  # the trace of the block; None until the block is opened
-        self._child: core.Frame | None = None  # records the values of the block during its trace, else None
+        # `_stages` holds the trace of the block; it is None until the user opens the block.
+        self._stages: core.Stages | None = None
+        # `_child` records the values of the block while the block is traced; before and after, it is None.
+        self._child: core.Frame | None = None
         self._arguments: list[Memory | int] = []
-        self._inputs: list[tuple[Any, Any]] = []  # for each step input: the traced value of a step, and the input
+        # `_inputs` holds a pair for each step input: the traced value at one step, and the input with all steps.
+        self._inputs: list[tuple[Any, Any]] = []
         self._outputs: list[Any] = []
         self._results: list[Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Return the outputs of all steps: one value, or a list of values."""
+        """Return the outputs of all steps, after the `with` block: one value, or a list of values."""
         if self._results is None:
             raise errors.ProgramError(
                 f"{self._this.name} has no results yet; call it after its block:\n"
@@ -169,7 +172,8 @@ class StepBlock(abc.ABC):
         one = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), steps)
         assert self._stages is not None and self._child is not None
         value = self._stages.argument(one)
-        # If the user feeds the sequence, mark the value of the step as fed too: layers check the range of fed integers.
+        # If the sequence is fed by the user, mark its value at the step as fed too: the input pipeline checks the range
+        # of fed integers.
         if (feed := self._frame.fact(sequence, "feed")) is not None:
             self._child.note(value, feed=feed)
         self._arguments.append(len(self._inputs))
@@ -177,14 +181,14 @@ class StepBlock(abc.ABC):
         return value
 
     def _memory(self, init: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Create a memory with the first value `init`, an array or number; return its value at the current step."""
+        """Create a memory whose value in the first step is `init`; return the traced value of the memory in a step."""
         assert self._stages is not None
         value = self._stages.argument(jax.ShapeDtypeStruct(shape, dtype))
         self._arguments.append(Memory(value, init, core.user_site()))
         return value
 
     def _memory_from(self, init: Any) -> Any:
-        """Create a memory with the first value `init`; `_run` raises an error if the block itself computes `init`."""
+        """Create a memory from the user's `init`, its value in the first step; return its traced value in a step."""
         if isinstance(init, jax.Array):
             return self._memory(init, init.shape, init.dtype)
         if is_sequence(init):
@@ -193,7 +197,7 @@ class StepBlock(abc.ABC):
         return self._memory(init, init.shape, self._computed_dtype(init.dtype))
 
     def _computed_dtype(self, dtype: Any) -> Any:
-        """Return the dtype in which the program computes with data of the dtype `dtype`."""
+        """Return the dtype that data of `dtype` has in the program, such as bfloat16 for float32 in mixed precision."""
         return self._frame.compute(np.zeros((), jax.dtypes.canonicalize_dtype(dtype))).dtype
 
     def _computed_before(self) -> list[Any]:
@@ -201,7 +205,7 @@ class StepBlock(abc.ABC):
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """Return the error for a block that itself computes `value`, a step input or the first value of a memory."""
+        """Return the error for a block that itself computes `value`: a step input, or the first value of a memory."""
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(
@@ -213,7 +217,7 @@ class StepBlock(abc.ABC):
         return [a for a in self._arguments if isinstance(a, Memory)]
 
     def _check_inside(self, what: str) -> None:
-        """Raise an error if the user calls the method `what` outside the block."""
+        """Raise an error if the user calls the method `what`, such as "output", outside the `with` block."""
         if self._child is None:
             raise errors.ProgramError(
                 f"{self._this.name}: {what} belongs inside the block:\n"
@@ -221,7 +225,7 @@ class StepBlock(abc.ABC):
             )
 
     def _check_whole(self, child: core.Frame) -> None:
-        """Check that a block has inputs and outputs, updates its memories, and changes no layer state."""
+        """Check that a block has step inputs and outputs, updates all memories, and changes no state of a layer."""
         name = self._this.name
         if not self._inputs:
             raise errors.ProgramError(f"{name} steps over nothing; in its block, call x = rnn.step_input(sequence)")
@@ -245,7 +249,7 @@ class StepBlock(abc.ABC):
 
     @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
-        """Convert one output in all steps, `[time, batch, ...]`, to the user's result: an array, or a SequenceBatch."""
+        """Convert one output of all steps, `[time, batch, ...]`, to the array or SequenceBatch that the user gets."""
 
 
 class DynamicRNN(StepBlock):
@@ -317,7 +321,7 @@ class DynamicRNN(StepBlock):
         return self._step_input(x)
 
     def static_input(self, x: Value) -> Any:
-        """Return `x` itself: a value that all steps share, such as the whole sequence for attention."""
+        """Return `x` unchanged: a value that all steps share, such as the whole sequence for attention."""
         self._check_inside("static_input")
         return x
 

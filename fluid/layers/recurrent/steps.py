@@ -158,7 +158,7 @@ def check_no_state_written(name: str, written: Collection[str]) -> None:
 
 
 def next_states(name: str, which: str, old: Any, new: Any) -> Any:
-    """Check the new values of a pytree of states with `next_state`, and return them.
+    """Check the states that a step returned, and return them in the dtypes of the old states.
 
     Args:
       name: the name of the layer, for error messages.
@@ -194,7 +194,7 @@ def check_no_sequences(name: str, outputs: Any) -> None:
 
 
 def next_state(name: str, which: str, old: jax.Array, new: Any) -> jax.Array:
-    """Check the new value of a state, and return it in the dtype of the old one.
+    """Check the new value of one state that a step returned, and return it in the dtype of the old value.
 
     Args:
       name: the name of the layer, for error messages.

@@ -183,9 +183,9 @@ def lod_append(x: Value, level: Value | Sequence[int], name: str | None = None) 
     """Add a level of sequences below the levels of `x`.
 
     Args:
-      x: `[rows, ...]`, whose rows are divided into sequences, as by `lod_reset`; or a SequenceBatch. The steps of all
-        its sequences, one after another, are divided into inner sequences; the lengths of `x` then count inner
-        sequences.
+      x: `[rows, ...]`, or a SequenceBatch. The rows of an array are divided into sequences, as by `lod_reset`. The
+        steps of a SequenceBatch, all its sequences one after another, are divided into inner sequences. The lengths
+        of the SequenceBatch then count inner sequences instead of steps.
       level: offsets as in `lod_reset`, or a SequenceBatch whose lengths are used.
       name: name of the layer; by default `lod_append_N`.
 
@@ -222,13 +222,13 @@ def lod_append(x: Value, level: Value | Sequence[int], name: str | None = None) 
 
 
 def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int]:
-    """Read offsets, and convert them to lengths.
+    """Convert the offsets of sequences to their lengths, after checking the offsets.
 
     Args:
       this: the layer, for its name in error messages.
       x: the value that the offsets divide into sequences.
       offsets: the offsets from the user: the first row of each sequence, and finally the number of rows.
-      argument: the name of the argument, for error messages.
+      argument: the name of the argument that holds the offsets, such as "level", for error messages.
 
     Returns:
       The lengths, integers `[sequences]`; and an upper bound for the longest length.
@@ -239,7 +239,8 @@ def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int
         )
     shape = flat(x).shape if is_sequence(x) else dense(x).shape
     rows = shape[0] * shape[1] if is_sequence(x) else shape[0]
-    if hasattr(offsets, "aval"):  # `offsets` is a traced array, whose values are unknown
+    # The values of a traced array are unknown, so that they cannot be checked.
+    if hasattr(offsets, "aval"):
         bounds = array_of(this, offsets).reshape(-1)
         return jnp.maximum(jnp.diff(bounds), 0), rows
     known = np.asarray(offsets)

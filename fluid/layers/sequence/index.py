@@ -131,7 +131,8 @@ def sequence_scatter(input: Value, index: Value, updates: Value, name: str | Non
             f"fit; expected [batch, n], and for each row as many places as numbers, [batch, time, 1]"
         )
     core.limit_feed(index, 0, array.shape[1])
-    places = jnp.where(batch.mask, places, array.shape[1])  # for padding, an index that mode="drop" skips
+    # Give padding an index after the last one, which `mode="drop"` ignores.
+    places = jnp.where(batch.mask, places, array.shape[1])
     rows = jnp.arange(array.shape[0])[:, None]
     added = values.reshape(*places.shape, *step).astype(array.dtype)
     return this.output(array.at[rows, places].add(added, mode="drop", wrap_negative_indices=False))

@@ -145,7 +145,8 @@ def sequence_softmax(input: Value, use_cudnn: bool = False, name: str | None = N
     this = Layer("sequence_softmax", name)
 
     def softmax(batch: core.SequenceBatch) -> Any:
-        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # padding of -inf would give NaN for empty sequences
+        # Fill the padding with the lowest finite number: minus infinity would give NaN for an empty sequence.
+        x = filled(batch, float(jnp.finfo(batch.dtype).min))
         return sequence_batch(functional.softmax(x, axis=1), batch.lengths)
 
     return this.output(innermost(softmax, check_sequence(this, input)))
@@ -155,8 +156,9 @@ def _sum(batch: core.SequenceBatch, lengths: Any) -> Any:
     return jnp.sum(wide(batch), axis=1)
 
 
-# `_POOLS` maps each `pool_type` to a function. The function takes a SequenceBatch `[batch, time, ...]` and its lengths
-# `[batch, 1, ...]`, raised to at least 1, and returns an array `[batch, ...]`.
+# `_POOLS` maps each `pool_type` of `sequence_pool` to a function. The function takes a SequenceBatch
+# `[batch, time, ...]` and its lengths `[batch, 1, ...]`, and returns an array `[batch, ...]`. A length of 0 is passed
+# as 1, to avoid a division by 0.
 _POOLS: dict[str, Callable[[core.SequenceBatch, Any], Any]] = {
     "sum": _sum,
     "average": lambda batch, lengths: _sum(batch, lengths) / lengths,

@@ -64,10 +64,10 @@ def sequence_expand(x: Value, y: Value, ref_level: int = -1, name: str | None = 
       name: name of the layer; by default `sequence_expand_N`.
 
     Returns:
-      If `x` is an array, a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies.
-      If `x` is a SequenceBatch, a NestedSequenceBatch `[batch, time of y, time of x, ...]`, whose inner sequences are
-      the copies. If the lengths of inner sequences are used, a NestedSequenceBatch `[batch, outer, inner, ...]`, whose
-      steps are the copies.
+      For an array `x`, a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies.
+      For a SequenceBatch `x`, a NestedSequenceBatch `[batch, time of y, time of x, ...]`, whose inner sequences are the
+      copies. If the lengths of inner sequences of `y` are used, a NestedSequenceBatch `[batch, outer, inner, ...]`,
+      whose steps are the copies.
 
     Raises:
       ArgumentError: `y` has no such level.
@@ -243,16 +243,17 @@ def sequence_reshape(input: Value, new_dim: int, name: str | None = None) -> cor
 
 
 def _expanded(this: Layer, x: Any, y: Any) -> Any:
-    """Repeat rows, sequences or steps of `x`; the lengths in the last level of `y` are the numbers of copies.
+    """Repeat each item of `x` as often as the innermost sequence of `y` at the same index has steps.
 
     Args:
       this: the layer, for its name in error messages.
-      x: rows `[batch, ...]` or sequences `[batch, time, ...]` for a SequenceBatch `y`; steps `[batch, outer, ...]` for
-        a NestedSequenceBatch `y`.
-      y: `[batch, copies, ...]` or `[batch, outer, copies, ...]`.
+      x: the items. For a SequenceBatch `y`: rows `[batch, ...]`, or sequences `[batch, time, ...]`. For a
+        NestedSequenceBatch `y`: the steps of a SequenceBatch `[batch, outer, ...]`.
+      y: a SequenceBatch `[batch, copies, ...]`, or a NestedSequenceBatch `[batch, outer, copies, ...]`.
 
     Returns:
-      `[batch, copies, ...]`, `[batch, copies, time, ...]`, or `[batch, outer, copies, ...]`, with the lengths of `y`.
+      The copies, with the lengths of `y`: `[batch, copies, ...]` for rows, `[batch, copies, time, ...]` for sequences,
+      and `[batch, outer, copies, ...]` for steps.
     """
     lead = row_dims(y) - 1
     copies = y.shape[lead]

@@ -73,15 +73,15 @@ def step_size(this: Layer, value: Any) -> int:
 
 
 def nested_like(value: Any, result: Any) -> Any:
-    """Group the rows of `result`, one for each innermost sequence of `value`, by the outer sequences of `value`.
+    """Group the rows of `result` by the outer sequences of the nested sequences `value`.
 
-    If `value` is not nested, return `result` unchanged.
+    `result` has one row for each innermost sequence of `value`. If `value` is not nested, return `result` unchanged.
     """
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
 
 def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
-    """Check that a value is a sequence batch, and return the value.
+    """Check that a value is a SequenceBatch or a NestedSequenceBatch, and return the value.
 
     Raises:
       ShapeError: the value is an array.
@@ -95,9 +95,9 @@ def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
 
 
 def innermost(function: Callable[[core.SequenceBatch], Any], value: Any) -> Any:
-    """Apply `function` to the innermost sequences of `value`, as one SequenceBatch.
+    """Call `function` with the innermost sequences of `value`, as one SequenceBatch, and return the result.
 
-    For a NestedSequenceBatch, group the result again by the outer sequences of `value`.
+    If `value` is a NestedSequenceBatch, group the result again by the outer sequences of `value`.
     """
     return value.nest(function(value.flat())) if isinstance(value, core.NestedSequenceBatch) else function(value)
 
@@ -160,7 +160,7 @@ def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.Sequence
 
 
 def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
-    """Remove the steps for which `kept`, bool `[batch, time]`, is false; the other steps keep their order."""
+    """Remove the steps of sequences for which `kept`, bool `[batch, time]`, is false; keep the order of the others."""
     return taken(batch, jnp.argsort(~kept, axis=1, stable=True), jnp.sum(kept, axis=1))
 
 

@@ -401,20 +401,30 @@ class Beams:
 
     @classmethod
     def start(cls, sources: int, beam: int, steps: int) -> Beams:
-        """Return the Beams before step 0: only the first row of each source has a prefix; each row continues itself."""
+        """Return the history of a beam search before step 0.
+
+        Only the first row of each source has a prefix, and each row continues itself.
+
+        Args:
+          sources: the number of sources (items of the batch).
+          beam: the number of rows of each source.
+          steps: the largest number of steps of the search.
+        """
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)
         return cls(rows, first, jnp.broadcast_to(rows, shape), jnp.broadcast_to(first, shape))
 
     def noted(self, step: jax.Array) -> Beams:
-        """Return a copy whose `parents` and `lives` record the current `parent` and `alive` at the index `step`."""
+        """Return a copy with the current `parent` and `alive` stored at the index `step` of `parents` and `lives`."""
         parents = self.parents.at[step].set(self.parent, mode="drop")
         return Beams(self.parent, self.alive, parents, self.lives.at[step].set(self.alive, mode="drop"))
 
 
 class Selected(NamedTuple):
-    """The prefixes (begun sequences) that one step of a beam search selects; each source has `beam` of the rows.
+    """The prefixes (begun sequences) that one step of a beam search selects.
+
+    Each source (item of the batch, such as a sentence to translate) has `beam` of the `rows`.
 
     Attributes:
       ids: int32 `[rows, 1]`: the last id of each prefix.
@@ -466,14 +476,14 @@ def select(
 
 
 class _Trace(NamedTuple):
-    """The carry of the loop in `trace`, from the last step to the first; each array is `[sources, beam, ...]`.
+    """The carry of a loop that collects the sequences of a finished beam search, from the last step to the first.
 
     Attributes:
-      ids: `[..., time]`, the last id first.
-      scores: `[..., time]`: the score of the prefix up to each id.
-      length: the number of ids collected so far.
-      row: the row of each prefix in the preceding step, which the next iteration reads.
-      found: bool: whether an iteration has already reached a step in which the prefix exists.
+      ids: int32 `[sources, beam, time]`: the ids collected so far, the last id of each sequence first.
+      scores: `[sources, beam, time]`: for each of these ids, the score of the sequence up to this id.
+      length: int32 `[sources, beam]`: the number of ids collected so far.
+      row: int32 `[sources, beam]`: the row of each sequence in the step that the next iteration reads.
+      found: bool `[sources, beam]`: whether the loop has already reached a step in which the sequence exists.
     """
 
     ids: jax.Array
@@ -557,8 +567,8 @@ class SameLayers:
         if self._counters is None or not frame.inside_loop:
             self._counters = dict(frame.naming.counters)
             return self._function(*args)
-        # A frame records the values of one trace by name. The reused layer names already exist in the current frame, so
-        # run the function in a new frame.
+        # A frame records the values of one trace by name, and no name twice. The reused layer names already exist in
+        # the current frame, so run the function in a new frame.
         child = core.inner_frame(frame)
         child.naming.counters = dict(self._counters)
         with core.running(child):

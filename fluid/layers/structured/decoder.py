@@ -62,7 +62,7 @@ class DecodeHelper:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator `@layer` checks that a helper is created in a program function
+        pass  # The decorator `@layer` raises an error if a helper is created outside a program function.
 
     def initialize(self) -> tuple[Any, Any]:
         """Return the inputs of the first step. `dynamic_decode` calls this method once, before the loop.
@@ -104,7 +104,7 @@ class DecodeHelper:
         )
 
     def known_steps(self) -> KnownSteps:
-        """Return the number and inputs of the decoding steps, if known before the loop; by default unknown."""
+        """Return the number and the inputs of all decoding steps, if known before the loop; by default unknown."""
         return KnownSteps()
 
     def _undefined(self, example: str) -> errors.FluidError:
@@ -164,7 +164,10 @@ class TrainingHelper(DecodeHelper):
         return time + 1 >= self._lengths, jax.tree.map(lambda v: v[following], self._steps), states
 
     def known_steps(self) -> KnownSteps:
-        """Return the number of steps; with their inputs, unless a subclass overrides `initialize` or `next_inputs`."""
+        """Return the number of decoding steps, and the inputs of all steps, which are known before the loop.
+
+        The inputs are left out if a subclass overrides `initialize` or `next_inputs`, which may change them.
+        """
         own = type(self)
         fixed = own.initialize is TrainingHelper.initialize and own.next_inputs is TrainingHelper.next_inputs
         ragged = any(map(is_sequence, jax.tree.leaves(self.inputs, is_leaf=is_sequence)))
@@ -360,7 +363,7 @@ class Decoder:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator `@layer` checks that a decoder is created in a program function
+        pass  # The decorator `@layer` raises an error if a decoder is created outside a program function.
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Any]:
         """Return the inputs and states of the first step. `dynamic_decode` calls this method once, before the loop.
@@ -406,11 +409,14 @@ class Decoder:
 
     @property
     def tracks_own_finished(self) -> bool:
-        """True if the flags from `step` replace the finished flags; by default False: finished rows stay finished."""
+        """True if the finished flags are exactly the flags that `step` returns; False by default.
+
+        If False, a row that is finished stays finished, even if a later `step` returns False for this row.
+        """
         return False
 
     def known_steps(self) -> KnownSteps:
-        """Return the number and inputs of the decoding steps, if known before the loop; by default unknown."""
+        """Return the number and the inputs of all decoding steps, if known before the loop; by default unknown."""
         return KnownSteps()
 
     def after_end(self, outputs: Any) -> Any:
@@ -503,7 +509,10 @@ class BasicDecoder(Decoder):
         return BasicOutput(outputs, ids), states, inputs, finished
 
     def known_steps(self) -> KnownSteps:
-        """Return the `known_steps` of the helper, without inputs if a subclass overrides `initialize` or `step`."""
+        """Return the number and the inputs of all decoding steps, if the helper knows them before the loop.
+
+        The inputs are left out if a subclass overrides `initialize` or `step`, which may change them.
+        """
         known = self.helper.known_steps()
         own = type(self)
         fixed = own.initialize is BasicDecoder.initialize and own.step is BasicDecoder.step

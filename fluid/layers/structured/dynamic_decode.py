@@ -134,9 +134,9 @@ class _CheckedStep:
     rows: tuple[int, ...]
 
     def __call__(self, time: Any, inputs: Any, states: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the step, and return its outputs, new states, next inputs and finished flags.
+        """Run one step of the decoder, and return outputs, new states, inputs of the next step, and finished flags.
 
-        New states and next inputs are converted to the dtypes of the old ones.
+        New states and next inputs are converted to the dtypes of the old states and inputs.
         """
         result = self.decoder.step(time, inputs, states, **self.kwargs)
         name = f"{self.this.name}, {type(self.decoder).__name__}.step"
@@ -167,9 +167,9 @@ class _Decoding:
     impute: bool
 
     def run(self, carry: _Carry, steps: int) -> tuple[_Carry, Any]:
-        """Run at most `steps` decoding steps; each step returns the inputs of the next step.
+        """Run at most `steps` decoding steps, each with the inputs that the step before returned.
 
-        Return the carry after the last step, and the outputs of all steps.
+        Return the loop carry after the last step, and the outputs of all steps.
         """
         _, outputs = jax.eval_shape(self._advance, carry, jnp.int32(0))
 
@@ -182,13 +182,16 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run `steps` steps in a scan, whose gradient is cheap; `inputs` are the inputs of all steps, `[time, ...]`."""
+        """Run `steps` decoding steps with inputs that are known before the loop, `[time, batch, ...]`.
+
+        Return the loop carry after the last step, and the outputs of all steps.
+        """
 
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
             new, outputs = self._advance(carry._replace(inputs=x), number)
-            # Run the step even if all rows are finished, and drop its results. With known inputs this happens in few
-            # steps, and a branch would slow down every step.
+            # Run the step even if all rows are finished, and drop its results. With known inputs, only a few
+            # steps are dropped, but a branch that skips them would slow down every step.
             results = new._replace(inputs=None), outputs
             instead = carry, self._after_end(outputs)
             return jax.tree.map(lambda a, b: jnp.where(jnp.all(carry.finished), a, b), instead, results)
@@ -197,7 +200,7 @@ class _Decoding:
         return jax.lax.scan(step, carry._replace(inputs=None), now)
 
     def _advance(self, carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
-        """Run one step, and return the carry after the step and the outputs of the step."""
+        """Run one decoding step, and return the loop carry after the step and the outputs of the step."""
         result, program_states = self.body(carry.program_states, number, number, carry.inputs, carry.states)
         outputs, states, inputs, finished = result
         if self.decoder.tracks_own_finished:
@@ -248,7 +251,7 @@ def _start(this: Layer, decoder: Decoder, inits: Any) -> _Carry:
 
 
 def _flags(name: str, finished: Any, rows: tuple[int, ...] | None = None) -> jax.Array:
-    """Check the finished flags, and return them as a bool array.
+    """Check the finished flags that a method of the decoder returned, and return them as a bool array.
 
     Args:
       name: the name of the method that returned the flags, for error messages.
@@ -273,7 +276,7 @@ def _arranged(outputs: Any, lengths: jax.Array, ragged: bool, time_major: bool) 
     Args:
       outputs: a pytree of arrays `[steps, batch, ...]`.
       lengths: the number of steps of each row, `[batch]`.
-      ragged: whether the rows have lengths: return sequence batches, or, with `time_major`, arrays padded by zeros.
+      ragged: True to return sequence batches with these lengths, or, with `time_major`, arrays padded with zeros.
       time_major: whether to return arrays with time as the first dimension.
     """
     if not ragged:
@@ -446,7 +449,7 @@ class BeamSearchDecoder(Decoder):
 
     @property
     def tracks_own_finished(self) -> bool:
-        """True: `step` returns the finished flags of all hypotheses, since hypotheses change positions in the beam."""
+        """True: each step returns the finished flags of all hypotheses, as hypotheses change positions in the beam."""
         return True
 
     def after_end(self, outputs: BeamOutput) -> BeamOutput:

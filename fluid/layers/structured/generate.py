@@ -102,8 +102,8 @@ def _prompts(this: Layer, prompt: Any) -> core.SequenceBatch:
             f'layers.data("prompt", shape=[1], dtype="int64", lod_level=1)'
         )
     if isinstance(prompt, core.SequenceBatch):
-        # Return a prompt `[batch, time, 1]` as the same object: an embedding in `step` then recognizes fed ids, and
-        # lets the input pipeline check their range.
+        # Return a prompt `[batch, time, 1]` as the same object, not as a copy. Only this object is marked as fed: then
+        # an embedding in `step` lets the input pipeline check the range of the ids.
         return prompt if ids.ndim == 3 else prompt.with_data(ids[..., None])
     return core.SequenceBatch(ids.reshape(*ids.shape[:2], 1), jnp.full(ids.shape[:1], ids.shape[1], jnp.int32))
 
@@ -175,7 +175,7 @@ def _sampler(this: Layer, rows: int, temperature: Any, top_k: Any, top_p: Any, s
 
 
 def _for_rows(this: Layer, argument: str, value: Any, rows: int, example: str, most: float = np.inf) -> jax.Array:
-    """Check an argument, and convert it to float32: `[]` for one number, `[batch, 1]` for one number for each row."""
+    """Check an argument of `generate`, and convert it to float32: `[]` for one number, `[batch, 1]` for one per row."""
     if isinstance(value, int | float) and not 0 < value <= most:
         limit = "a positive number" if most == np.inf else f"a number above 0, at most {most:g}"
         raise errors.ArgumentError(f"{this.name}: {argument}={value!r}; expected {limit}, as in {argument}={example}")
@@ -247,7 +247,7 @@ class _Writing:
     Attributes:
       body: the traced `_CheckedStep`.
       before: int32 `[batch]`: the lengths of the prompts.
-      length: the largest number of ids of a row.
+      length: the largest number of ids to generate for a row.
       end: the id that ends a row; None if rows end only after `length` ids.
       sampler: the object that selects the next ids.
     """

@@ -281,13 +281,13 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# The layers whose function has no value or no derivative at `x = y = 0`. They read the padding of a SequenceBatch as 1,
-# not as 0.
+# The functions of these layers have no value or no derivative at `x = y = 0`. So the layers read the padding of a
+# SequenceBatch as 1, not as 0.
 _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    """Create the elementwise layer `kind` from a function; if `integer`, the example in its docstring has integers."""
+    """Create the elementwise layer `kind` from a function; with `integer`, its docstring has an example of integers."""
 
     def elementwise(x: Value, y: Value | float, axis: int = -1, act: Activation = None, name: str | None = None) -> Any:
         this = Layer(kind, name)
@@ -302,7 +302,7 @@ def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: b
 
 
 def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, Any]:
-    """Return two values as arrays, with the second reshaped to the number of dimensions of the first.
+    """Return two values as arrays, the second reshaped so that both broadcast as Fluid aligns their dimensions.
 
     Args:
       this: the layer, for its name in error messages.
@@ -344,7 +344,7 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, 
 
 
 def _sizes(value: Any) -> list[int]:
-    """Return the shape of a value as Fluid counts it: batch and time of a sequence batch become one dimension."""
+    """Return the shape of a value as in Fluid, where batch and time of a sequence batch are one dimension."""
     shape = np.shape(value)
     lead = row_dims(value)
     return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)

@@ -99,9 +99,9 @@ def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Call
 
 
 def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
-    """Turn `function` into the layer `kind`, with a docstring; `target` is the name of its output argument.
+    """Return `function` as the layer `kind`, with a name, a docstring and a check of the argument `target`.
 
-    Passing the output argument, in which Fluid stores the result, is an error.
+    `target` is the name of the argument in which Fluid stores the result. Passing this argument is an error here.
     """
     function.__name__ = function.__qualname__ = kind
     function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
@@ -109,7 +109,10 @@ def _finished(function: Callable[..., Any], kind: str, title: str, target: str, 
 
 
 def _compared(this: Layer, function: Callable[[Any, Any], Any], x: Value, y: Value) -> Any:
-    """Compare two values of equal shape; in programs written for PaddlePaddle Fluid, shapes that broadcast suffice."""
+    """Compare the elements of two values of equal shape by `function`, and record the result.
+
+    In a program written for PaddlePaddle Fluid, the shapes may differ if they broadcast.
+    """
     if this.frame.as_fluid and _broadcast(x, y):
         return this.output(on_data(function, x, y))
     return _elementwise(this, function, x, y)

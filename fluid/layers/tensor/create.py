@@ -406,7 +406,8 @@ def identity(x: Value, name: str | None = None) -> Any:
     this = Layer("identity", name)
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
-    if result is value:  # no fed value replaces `x`: copy what is recorded of `x`, such as the logits of a softmax
+    # If no fed value replaces `x`, copy the recorded facts about `x` to the result, such as the logits of a softmax.
+    if result is value:
         this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result
 

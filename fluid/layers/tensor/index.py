@@ -314,7 +314,7 @@ def one_hot(input: Value, depth: int, allow_out_of_range: bool = False, name: st
 
 
 def _limit(this: Layer, index: Value, size: int) -> None:
-    """Let the input pipeline refuse fed indices outside 0 to `size - 1`, unless `size` is the batch size."""
+    """Let the input pipeline reject fed indices outside 0 to `size - 1`; do nothing if `size` is the batch size."""
     if size != this.frame.placeholder_batch:
         core.limit_feed(index, 0, size)
 

@@ -17,10 +17,10 @@ from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
-    """Return the warning for `min` or `max` of `sampling_id`: a value other than `default` has no effect.
+    """Return the warning for users who pass `min` or `max` to `sampling_id`, with a value other than `default`.
 
-    Fluid draws a number between the bounds, and looks it up in the cumulative probabilities of the classes. So in
-    Fluid, bounds other than 0 and 1 exclude classes.
+    Both arguments have no effect here. Fluid draws a number between these bounds, and looks it up in the cumulative
+    probabilities of the classes. So in Fluid, bounds other than 0 and 1 exclude classes.
     """
     return Warned(
         "each class is drawn with its probability",

@@ -352,7 +352,7 @@ def _reduced(this: Layer, value: Value, dim: Dims, keep: bool, function: Callabl
 
 
 def _doubt_features(this: Layer, value: Value, dim: Dims) -> None:
-    """Warn if a sequence batch is reduced along `dim=1`, which is the features, although users may expect time."""
+    """Warn if a sequence batch is reduced along `dim=1`: dimension 1 is the features, but users may expect the time."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if 1 in dims and 0 not in dims:
         core.doubt_reading(
@@ -399,7 +399,7 @@ def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> An
 
 
 def _extreme(x: Any, lowest: bool) -> Any:
-    """Return the lowest value of the dtype of `x` if `lowest` is true, else the highest; for floats, an infinity."""
+    """Return the lowest value of the dtype of `x`, or the highest if `lowest` is false; for floats, an infinity."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -jnp.inf if lowest else jnp.inf
     info = jnp.iinfo(x.dtype)
@@ -407,9 +407,9 @@ def _extreme(x: Any, lowest: bool) -> Any:
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:
-    """Return `result`, which was computed from `value`.
+    """Return `result`, a reduction of `value`; for a scalar, record its weight in a mean over several batches.
 
-    For a scalar result, record the number of rows of `value`: its weight in a mean over several batches.
+    The weight is the number of rows of `value`.
     """
     if jnp.ndim(dense(result)) == 0:
         weight = rows_of(this.frame, value)

@@ -220,7 +220,7 @@ def _unique(
         raise errors.ShapeError(f"{this.name}: {describe(value)} is no vector; use layers.reshape(x, [-1]) first")
     kind = dtype_of(this.name, dtype)
     capacity = x.shape[0] if max_length is None else core.whole_number(this.name, "max_length", max_length)
-    # After a stable sort, equal elements are adjacent and keep their order from `x`.
+    # After a stable sort, equal elements are adjacent, and keep the order that they have in `x`.
     order = jnp.argsort(x, stable=True)
     ordered = x[order]
     begins = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])[: x.shape[0]]

@@ -18,7 +18,8 @@ from fluid.reader.files.listing import File
 
 Columns = Iterable[str] | Mapping[str, str]
 _TEXT = {"str": str, "bytes": bytes}
-# For each class of requested dtypes, such as "float", the classes of dtypes whose values may be converted to it.
+# `_ACCEPTS` maps the class of a requested dtype, such as "float", to the classes of dtypes whose values may be
+# converted to the requested dtype.
 _ACCEPTS = {"float": ("float", "int", "bool"), "int": ("int", "bool"), "bool": ("bool",)}
 
 
@@ -39,11 +40,11 @@ class Fields:
     Args:
       columns: the names of fields in the files; or a mapping from each new name to the name in the files; None for all
         fields with their own names.
-      dtypes: dtypes by new name; "str" and "bytes" are also valid.
+      dtypes: dtypes of NumPy, "str" or "bytes", by new name.
 
     Raises:
-      ArgumentError: no column is named, a dtype is invalid, or a dtype belongs to no column.
-      ArgumentTypeError: the columns are not names.
+      ArgumentError: `columns` is empty, a dtype is invalid, or a dtype is given for a field that is not in `columns`.
+      ArgumentTypeError: `columns` holds values that are not names.
 
     Example:
       >>> fields = Fields({"x": "pixels"}, {"x": "float32"})
@@ -63,19 +64,22 @@ class Fields:
 
     @property
     def sources(self) -> list[str] | None:
-        """The names of the requested fields, as in the files, each once; None if all fields are requested."""
+        """The names that the requested fields have in the files, each name once; None if all fields are requested."""
         return None if self._sources is None else list(dict.fromkeys(self._sources.values()))
 
     @property
     def source_dtypes(self) -> dict[str, Any]:
-        """The requested dtypes by field name in the files; for a field with two new names, the first dtype counts."""
+        """The requested dtypes, by the names that the fields have in the files.
+
+        If a field is requested under two new names, only the first of its dtypes is returned.
+        """
         by_source: dict[str, Any] = {}
         for name, dtype in self.dtypes.items():
             by_source.setdefault(name if self._sources is None else self._sources[name], dtype)
         return by_source
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Return the names, as in the file, of the fields to read from a file.
+        """Return the names that the requested fields have in a file; raise an error if a field is absent.
 
         Args:
           names: the names of all fields in the file.
@@ -118,7 +122,7 @@ def _missing(name: str, known: Iterable[str]) -> Misfit:
 
 
 def _renamed(columns: Any) -> dict[str, str]:
-    """Check the argument `columns`, and return for each new name of a field the name in the files."""
+    """Check the argument `columns`, and return a dict from the new name of each field to its name in the files."""
     renamed = dict(columns) if isinstance(columns, Mapping) else {}
     if not isinstance(columns, str | Mapping) and hasattr(columns, "__iter__"):
         columns = list(columns)

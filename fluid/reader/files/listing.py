@@ -16,8 +16,8 @@ Path = str | os.PathLike[str]
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 # The suffix that libraries append when they split a file: `train.tfrecord-00000-of-00010`.
 _PART = re.compile(r"-\d+-of-\d+$")
-# `_VERSIONS` are the keys under which file systems of fsspec report a checksum or version of a file, best first. For a
-# file without any of them, its date counts, under one of the keys `_DATES`.
+# `_VERSIONS` are the keys under which file systems of fsspec report a checksum or version of a file, the best key
+# first. If a file has none of these keys, its date is used, which is found under one of the keys `_DATES`.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
 _DATES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
@@ -40,7 +40,7 @@ class File:
 
     @property
     def compression(self) -> str | None:
-        """The compression that the file name indicates, by its name in fsspec, such as "gzip"; None if uncompressed."""
+        """The compression that the file name indicates, as fsspec calls it, such as "gzip"; None if uncompressed."""
         if self.path.endswith(".tgz"):
             return "gzip"
         return _COMPRESSIONS.get(posixpath.splitext(self.path)[1])
@@ -111,9 +111,10 @@ def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | No
 
 
 def stamps(files: Sequence[File]) -> dict[str, str]:
-    """Return the stamp of each file, a text that changes with the file, by its path relative to the common folder.
+    """Return for each file its stamp, a text that changes if the file changes.
 
-    The result does not change if the whole folder is moved.
+    The stamps are a dict by path, relative to the folder that all files share. The result does not change if this
+    folder is moved.
 
     Example:
       >>> stamps([File(None, "/data/a/1.csv", "", "9"), File(None, "/data/b/1.csv", "", "8")])
@@ -121,7 +122,8 @@ def stamps(files: Sequence[File]) -> dict[str, str]:
     """
     folder = posixpath.commonpath([posixpath.dirname("/" + file.path) for file in files])
     found = {posixpath.relpath("/" + file.path, folder): file.stamp for file in files}
-    # Two object stores may have files with equal paths; the addresses of these files differ.
+    # Files in two object stores may have equal paths. Their stamps are then returned by address, because the addresses
+    # differ.
     return found if len(found) == len(files) else {file.name: file.stamp for file in files}
 
 

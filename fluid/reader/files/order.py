@@ -17,10 +17,10 @@ from fluid.reader.files.listing import File
 
 
 class Raw(NamedTuple):
-    """A row that is not decoded yet.
+    """A row of a file that is not decoded yet.
 
     Attributes:
-      piece: the piece of the row.
+      piece: the piece (part of a file) that holds the row.
       number: the index of the row in the file.
       value: the row as `Format.read` yielded it.
     """
@@ -97,7 +97,7 @@ class Pieces:
             raise errors.ReaderError(f"file {file.name}: {self._not_readable(error)}") from error
 
     def _parts(self, span: Span, made: Callable[[Piece, int, Any], Any]) -> Rows:
-        """Yield the rows of a span (a range of rows in a file) in lists of at most `_PART` rows.
+        """Yield the rows of a span (a range of rows in a file) in lists of at most 32 rows.
 
         All rows before an unreadable row are yielded before the error is raised. `made` creates a row from the piece,
         the index of the row in the file, and the raw row.
@@ -184,7 +184,7 @@ def whole(pieces: Iterable[Piece]) -> list[Span]:
 
 
 def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
-    """Return the rest of a pass after its first `start` rows.
+    """Return the part of a pass that remains after its first `start` rows.
 
     Args:
       spans: the spans (ranges of rows in files) that the pass reads, in order.
@@ -204,10 +204,10 @@ def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
 
 
 def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
-    """Divide the rows of pieces into parts of equal size; if a remainder is left, the first parts have one row more.
+    """Divide the rows of files into parts of equal size; if a remainder is left, the first parts have one row more.
 
     Args:
-      pieces: in order; each must have a known number of rows.
+      pieces: the pieces (parts of files), in order; each must have a known number of rows.
       parts: the number of parts.
 
     Example:
@@ -235,7 +235,7 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
     """Return for each span (a range of rows in a file) whether this process needs at least one of its rows.
 
     Args:
-      spans: in order, from the first row of a minibatch on.
+      spans: the spans in the order of reading; the first row of the first span begins a minibatch.
       size: the number of rows of each minibatch; the last one may have fewer.
       wanted: a function of the number of rows of a minibatch; returns the indices of the rows that this process needs.
 

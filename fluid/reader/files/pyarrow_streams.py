@@ -17,9 +17,9 @@ from fluid.reader import ahead
 _PATIENCE = 5.0
 
 _lock = threading.Lock()
-# The streams and blocks that pyarrow's threads may still use, as weak references, each with the object that it was
-# created from, such as the file. This list keeps the file alive, so that pyarrow's threads never destroy a file:
-# closing a file may run Python code.
+# This list holds weak references to the streams, and to the blocks of bytes, that pyarrow's threads may still use.
+# Beside each stream, the list holds the file that the stream reads. The list keeps the file alive, so that pyarrow's
+# threads never destroy a file: closing a file may run Python code.
 _held: list[tuple["weakref.ref[Any]", Any]] = []
 
 
@@ -27,8 +27,8 @@ class LentStream:
     """A stream that may be passed to a thread of another library.
 
     No Python code runs when this stream, or a block of bytes read from it, is destroyed. The thread that destroys the
-    object therefore keeps Python's global lock until it is done. Once an object no longer exists, no thread still works
-    on its release.
+    stream or the block therefore keeps Python's global lock (GIL) until the release is complete. So if a stream or
+    block no longer exists, no thread is still busy with its release.
 
     Args:
       stream: the stream to read.
@@ -46,7 +46,7 @@ class LentStream:
         """Read the next bytes.
 
         Args:
-          size: the maximum number of bytes; all for -1.
+          size: the maximum number of bytes; -1 reads all bytes.
         """
         block = memoryview(self._read(size))  # a memoryview, because bytes objects do not support weak references
         _note(block, None)

@@ -41,7 +41,8 @@ def files(
     and minibatches take equal numbers of rows from each part. The order then also depends on `parts` and `batch_size`,
     but not on the number of processes.
 
-    The names, sizes and versions of the files belong to a position: training does not resume with other files.
+    A saved position of the reader contains the names, sizes and versions of the files: training does not resume with
+    other files.
 
     Args:
       paths: a path, address or pattern, for example `data/**/train-*.csv`, or several; the files of a pattern are
@@ -53,13 +54,14 @@ def files(
       format: "parquet", "jsonl", "csv", "tsv", "npz", "tfrecord" or "webdataset"; by default chosen by the file name
         extension.
       shuffle: True reads each pass in a new order.
-      buf_size: the number of rows in the buffer of `shuffle`; the rows of several files mix well.
+      buf_size: the number of rows in the buffer of `shuffle`; a buffer larger than several files mixes their rows well.
       seed: at least 0.
       parallel: the number of files (or row groups) to read at once, at least 1. The order does not depend on it.
       storage_options: options of the file system, for fsspec: credentials, `{"anon": True}`, an endpoint.
       parts: the number of parts into which rows are divided, for formats that store the number of rows (Parquet, npz).
         Use a multiple of the number of processes, and more files or row groups than parts.
-      batch_size: the `batch_size` of the `batch` around this reader, a multiple of `parts`; only with `parts`.
+      batch_size: the `batch_size` of the `reader.batch` that wraps this reader, a multiple of `parts`; only with
+        `parts`.
 
     Returns:
       A Reader of rows, which are dicts by field: numbers and arrays; lists of any length as arrays `[k]` (JSON lists

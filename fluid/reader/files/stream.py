@@ -27,16 +27,18 @@ class Shuffling(NamedTuple):
     buf_size: int
 
     def of_part(self, index: int, parts: int) -> "Shuffling":
-        """Return the settings for the part of the files with this index: a separate seed, and a share of the buffer."""
+        """Return the settings for part number `index` of the files: its own seed, and its share of the buffer."""
         seed = np.random.SeedSequence([self.seed, index]).generate_state(1)[0]
         return Shuffling(int(seed), max(1, self.buf_size // parts))
 
 
 class Stream:
-    """The rows of files in passes: one piece after the other; with shuffling, the rows of a buffer in random order.
+    """A source of passes over the rows of files, piece by piece; a piece is a part of a file, such as a row group.
+
+    With shuffling, the order of the pieces is random, and a buffer of rows is yielded in random order.
 
     Args:
-      pieces: the pieces.
+      pieces: the pieces of all files.
       shuffling: the settings for shuffling; None reads all passes in the order of the files.
       parallel: the number of pieces to read at once.
     """
@@ -119,7 +121,7 @@ class Parts(Stream):
 
     Args:
       pieces: the pieces; each must have a known number of rows.
-      shuffling: as for `Stream`; the buffers of all parts together have its size.
+      shuffling: as for `Stream`; the buffers of all parts together have `buf_size` rows.
       parallel: as for `Stream`, for all parts together.
       parts: the number of parts.
       batch_size: the number of rows of a minibatch, a multiple of `parts`.
@@ -179,7 +181,7 @@ class _PartReader:
         self._next = 0
 
     def row(self, number: int) -> Any:
-        """Return the row of the part with the index `number`, which must increase from call to call.
+        """Return the row with the index `number` in this part; `number` must increase from call to call.
 
         Raises:
           ReaderError: the part has no such row.

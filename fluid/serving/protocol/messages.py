@@ -97,8 +97,8 @@ _MOST_KNOWN = 256
 _SHORT = 2048  # the maximum size, in bytes, of JSON that is stored in the cache
 LONG = 1 << 16
 """The size of JSON, in bytes, above which parsing takes milliseconds, so that a server parses it in another thread."""
-# The maximum numbers of lists and strings in long JSON. When Python frees a million lists or collects garbage among
-# them, no other thread runs, so JSON with more of them is refused. Tensors need fewer: they have no strings, and a list
+# The maximum numbers of lists and strings in long JSON; JSON with more is refused. While Python frees a million lists,
+# or collects garbage among them, no other thread runs. Tensors need fewer, because they hold no strings, and each list
 # is a row of several numbers.
 _MOST_LISTS, _MOST_STRINGS = 1 << 19, 1 << 17
 
@@ -257,7 +257,7 @@ def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
 
 
 def _read_header(header: bytes, most_inputs: int) -> _Header:
-    """Parse the JSON of a request; store the result in the cache `_KNOWN` if later requests may repeat the JSON."""
+    """Parse the JSON of a request; cache the result if later requests may repeat exactly the same JSON."""
     found = read_json(header, in_thread=True)
     parameters = _parameters(found, "the request")
     inputs = _listed(found, "inputs", most_inputs)
@@ -403,7 +403,7 @@ def _float(digits: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
-# The decoder `_DECODER` is C code, which holds the interpreter lock until it returns. This decoder calls a Python
+# The JSON decoder above is C code, which holds the interpreter lock until it returns. The decoder below calls a Python
 # function for each number, so that other threads can run.
 _YIELDING = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_int, parse_float=_float

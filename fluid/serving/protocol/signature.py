@@ -141,7 +141,7 @@ def from_tensors(tensors: Sequence[MessageTensor], levels: Mapping[str, int]) ->
 
 
 def padded_as_before(value: Any) -> Any:
-    """Pad a batch of sequences to a power of two, as an Inferencer does; return an array unchanged."""
+    """Pad sequences to a power of two time steps, as an Inferencer does; return a plain array unchanged."""
     if not isinstance(value, SequenceBatch | NestedSequenceBatch):
         return value
     sizes = [padded_time(size) for size in value.shape[1 : 1 + len(_lengths_of(value))]]

@@ -276,5 +276,6 @@ def _shaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         raise errors.ProtocolError(f"tensor {short(name)}: found {array.size} numbers, and the shape {list(shape)}")
     try:
         return array.reshape(tuple(shape))
-    except ValueError:  # the array is empty, and the product of its sizes is too large for the integers of NumPy
+    # NumPy cannot reshape an empty array if the product of the other sizes is too large for its integers.
+    except ValueError:
         raise errors.ProtocolError(f"tensor {short(name)}: found the shape {list(shape)}, which is too large") from None

@@ -206,7 +206,7 @@ class _Decoder:
         raise NotImplementedError
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the variable from `recall(state)`."""
+        """Set the value of a state in the next step to `value`; `before` is the state's variable, from `recall`."""
         raise NotImplementedError
 
 
@@ -255,7 +255,7 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.memory(init=state.value, need_reorder=state.need_reorder)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the variable from `recall(state)`."""
+        """Set the value of a state in the next step to `value`; `before` is the state's variable, from `recall`."""
         self.dynamic_rnn.update_memory(before, value)
 
 
@@ -413,5 +413,5 @@ class BeamSearchDecoder(_Decoder):
         return self.read_array(state.value)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the variable from `recall(state)`."""
+        """Set the value of a state in the next step to `value`; `before` is the state's variable, from `recall`."""
         self.update_array(before, value)

@@ -233,7 +233,7 @@ def _units(
     name: str,
     acts: dict[str, Any],
 ) -> "_Units":
-    """Return a container of the arguments of each direction's recurrent cells, with Fluid's parameter names."""
+    """Return the arguments of the recurrent cells of each direction, with parameter names as in PaddlePaddle Fluid."""
 
     def attr(given: ParamSetting, end: str) -> ParamSetting:
         settings = to_attr(given)
@@ -277,7 +277,7 @@ def _stacked(
 ) -> tuple[Any, list[Any]]:
     """Run a stack of recurrent layers in each direction.
 
-    Return the outputs of the last layer, and the last states of all layers, sorted by layer, then by direction."""
+    Return the outputs of the last layer, and the final states of all layers, sorted by layer, then by direction."""
     x = jnp.swapaxes(input, 0, 1) if batch_first else input
     inside = jnp.full((*x.shape[:2], 1), True)
     if lengths is not None:
@@ -297,7 +297,9 @@ def _stacked(
 
 
 def _first(cell: Any, x: Any, init: Any, index: int) -> Any:
-    """Return the initial states of a cell: `array[index]` of each array in `init`; the defaults if `init` is None."""
+    """Return the initial states of a recurrent cell, whose index among all cells is `index`.
+
+    `init` is a list of arrays with the initial states of all cells; if it is None, return the defaults of the cell."""
     states = cell.get_initial_states(x, batch_dim_idx=1)
     if init is None:
         return states

@@ -1,6 +1,6 @@
 """The layers of `fluid.layers`, and layers that assign variables; calls are recorded into a program, and run later.
 
-At the first use of a layer of `fluid.layers`, `recorded` wraps the layer in a function that records each call.
+At its first use, each layer of `fluid.layers` is wrapped in a function that records the calls of the layer.
 """
 
 from fluid.layers import __all__ as _of_fluid

@@ -83,7 +83,7 @@ def most_turns(block: Block) -> int | None:
 
 
 def _last_index(index: Variable, block: Block) -> int | None:
-    """Return the constant limit of a loop that runs while `index < limit`; None if the limit is unknown."""
+    """Return the limit of a loop that runs while `index < limit`; None if the condition or the limit is unknown."""
     compared = _bound(block)
     if compared is None or compared[0] is not index:
         return None
@@ -100,7 +100,9 @@ def _bound(block: Block) -> Comparison | None:
 
 
 def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
-    """Return whether `calls` keep the loop condition `cond`, or set it to false or again to `counter < limit`."""
+    """Return whether the condition of a loop stays `counter < limit` while `calls` of the loop body run.
+
+    The condition stays if the calls do not assign `cond`, or set it to false or again to `counter < limit`."""
     place = _last_place(calls, cond)
     if place is None:
         return True

@@ -1,7 +1,7 @@
 """Layers that assign variables: constants, new variables, learning rate schedules, counters and accuracy.
 
-Recorded constants allow `fluid.static` to compute the maximum lengths of loops. A learning rate schedule returns a
-variable: each training run computes the learning rate of its update.
+The constants are recorded, because `fluid.static` computes the maximum number of iterations of a loop from them. A
+learning rate schedule returns a variable: each training run computes the learning rate of its update.
 """
 
 import functools
@@ -299,7 +299,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 def _constant(made: Any, value: float | None) -> Any:
-    """Set `constant` of a variable, the number that all its elements equal, to `value`; return the variable."""
+    """Record that all elements of the variable `made` equal `value`, or None if this is unknown; return `made`."""
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made
@@ -316,7 +316,7 @@ def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_a_function():
             return schedule(*args, **kwargs)
-        # The counter has PaddlePaddle's name and first value, so `load_persistables` can load PaddlePaddle's counter.
+        # The step counter has PaddlePaddle's name and first value, so `load_persistables` can load a saved counter.
         counter = autoincreased_step_counter(_COUNTER, begin=int(schedule is lr.noam_decay), step=1)
         begin = int(counter.spec.initializer.value) + 1
         return counter.program.apply(_rate, (_Schedule(schedule, begin), counter, args, kwargs))
@@ -328,7 +328,7 @@ class _Schedule:
     """A wrapper of a function that creates a learning rate schedule; JAX treats the wrapper as one pytree leaf.
 
     Args:
-      make: a function of `fluid.lr`.
+      make: the function that creates the schedule, for example `fluid.lr.noam_decay`.
       begin: the value of the step counter in the first run.
     """
 
@@ -338,7 +338,7 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
-    """Return the learning rate, `[1]`, of the current step; `counter` is the step number, from `schedule.begin` on."""
+    """Return the learning rate, `[1]`, of the current step; `counter` is the step, counted from `schedule.begin`."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 

@@ -41,7 +41,7 @@ class BeamVariable(Variable):
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """Return an empty tuple of shapes, because the number of rows is known only when the loop runs."""
+        """Return an empty tuple of shapes: the number of rows in a beam search is known only when its loop runs."""
         return ()
 
     @structs.setter
@@ -266,12 +266,12 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
 
 
 class _Here:
-    """A wrapper of the loop in which a layer is recorded; the layer reads the state of a beam search from the loop.
+    """A reference to the loop in which a layer is recorded, for layers that read the state of the loop's beam search.
 
-    JAX treats the wrapper as one pytree leaf.
+    JAX treats the reference as one pytree leaf.
 
     Args:
-      value: an argument of the layer; its program knows the current loop.
+      value: an argument of the layer; if it is a variable, its program knows the current loop.
     """
 
     def __init__(self, value: Any):
@@ -280,7 +280,8 @@ class _Here:
 
     def beams(self) -> Beams | None:
         """Return the current state of the beam search; None outside a beam search."""
-        # Read `beam` at run time: the loop may record its `beam_search` after the layer that calls `beams()`.
+        # Read `beam` only in a run: when a layer is recorded, the call of `beam_search` in its loop may not be recorded
+        # yet.
         return None if self._loop is None else _present(self._loop.beam)
 
 

@@ -91,7 +91,7 @@ class _BlockLoop:
       block: the recorded block.
       cond: the condition of the loop.
       carried: the variables of surrounding blocks that the block assigns.
-      most: the maximum number of iterations; None computes the number from the block, if possible.
+      most: the maximum number of iterations; if it is None, the number is computed from the block, if possible.
     """
 
     def __init__(self, block: Block, cond: Variable, carried: Sequence[Variable], most: int | None):

@@ -35,8 +35,8 @@ def data(
         append_batch_size` in the order of `fluid.layers.data`.
       append_batch_size: True puts a batch dimension before `shape`.
       dtype: "float32", "int64" and so on.
-      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences. Ids of the full shape
-        `[-1, length, 1]` with level 2 are read as an array.
+      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences. Exception: integer
+        ids with level 2 and the full shape `[-1, length, 1]` are fed as an array.
       type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
       stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
       column: the index of the feed's field in a row of the data.
@@ -108,8 +108,9 @@ def reshape(
 ) -> Any:
     """Change the shape of a value; see `fluid.layers.reshape`.
 
-    Users may feed an array of any shape to a feed of `shape=[1]`, and the new shape may have fewer or more rows. If the
-    number of elements is unknown before a run, the variable shows the batch size in place of the -1 in `shape`.
+    Users may feed an array of any shape to a feed of `shape=[1]`, so the result may have fewer or more rows than the
+    batch. If the number of elements is unknown before a run, the result shows the batch size in place of the -1 in
+    `shape`.
 
     Args:
       x: the variable.
@@ -129,7 +130,7 @@ def reshape(
     options = {"actual_shape": actual_shape, "act": act, "inplace": inplace, "name": name}
     if isinstance(x, Variable) and x.structs and not x.lod_level:
         if _is_open(x) or (x.follows_batch and list(shape).count(-1) == 1):
-            # `batch` is the fixed batch size that the first feed declares, or None for a variable batch size.
+            # `batch` is the batch size of the first feed; None if the feed declares no fixed batch size.
             batch = next(iter(x.program.feeds.values())).shape[0]
             return recorded(_reshape_any)(x, list(shape), **options, batch=batch)
     return recorded(layers.reshape)(x, shape, **options)
@@ -150,7 +151,7 @@ def _reshape_any(
     name: str | None = None,
     batch: int | None = None,
 ) -> Any:
-    """Reshape a value of unknown size.
+    """Reshape a value whose size is unknown before a run.
 
     While shapes are evaluated without data, the placeholder size of `x` may not fit `shape`. Then resize `x` first."""
     frame = core.current_frame("layers.reshape")
@@ -161,7 +162,7 @@ def _reshape_any(
     return layers.reshape(x, shape, actual_shape, act, inplace, name)
 
 
-_reshape_any.__name__ = "reshape"  # error messages show `__name__` as the name of the layer
+_reshape_any.__name__ = "reshape"  # Error messages show `__name__` as the name of the layer.
 
 
 @functools.wraps(layers.softmax_with_cross_entropy)

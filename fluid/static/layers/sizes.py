@@ -68,7 +68,7 @@ def _with_sizes(
     Args:
       layer: the layer.
       argument: the name of the layer's argument for sizes, besides `actual_shape`.
-      record: the function that records a call; by default `recorded(layer)`.
+      record: the function that records a call of the layer; by default the function for all layers of `fluid.layers`.
     """
     record = record or recorded(layer)
     names = list(inspect.signature(layer).parameters)
@@ -86,8 +86,8 @@ def _with_sizes(
 def _sizes(x: Variable, wanted: Any) -> list[int] | None:
     """Return the sizes in `wanted` as numbers; None if no size is a variable, or if a size cannot be computed.
 
-    No size can be computed in the body of a loop or branch. A size that grows with the batch becomes 0 if it equals
-    the size of `x` in the same dimension, else -1.
+    No size can be computed in the body of a loop or branch. A size that grows with the batch becomes 0 (keep the size
+    of `x`) if it equals the size of `x` in this dimension; else it becomes -1 (compute it from the other sizes).
     """
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     if x.program.inside_block or not any(isinstance(size, Variable) for size in listed):

@@ -72,7 +72,9 @@ class _Appended:
         self.captures = tuple(v for v in self._inputs.values() if isinstance(v, Persistent))
 
     def __call__(self, found: Mapping[str, Any]) -> list[Any]:
-        """Return the values of the output variables in order; `found` has the values of the input variables by name.
+        """Return the values of the output variables, in order.
+
+        `found` is a dict with the values of the input variables that are not persistable, by name.
 
         Raises:
           ProgramError: the function for the op computes no result for an output slot.
@@ -136,7 +138,7 @@ class _Values:
 
     def _persistent(self, name: str) -> Persistent:
         found = self._variables[name]
-        assert isinstance(found, Persistent)  # `Op.parameter` passes only names of persistable variables
+        assert isinstance(found, Persistent)  # Op calls `parameter` only for persistable variables.
         return found
 
 

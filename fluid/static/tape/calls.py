@@ -185,7 +185,7 @@ class Call:
             frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
-                continue  # the layer only returned an existing parameter, whose value is unchanged
+                continue  # The layer only returned an existing parameter, whose value is unchanged.
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
@@ -261,7 +261,7 @@ def outer_environment(what: str) -> Environment:
 
 
 def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
-    """Return the value to store for `variable`: a scalar becomes `[1]`, and `stop_gradient` of the variable is applied.
+    """Return the value to store for `variable`: reshape a scalar to `[1]`; stop gradients if `variable.stop_gradient`.
 
     Gradients of feeds and persistable variables are never stopped.
     """
@@ -281,7 +281,7 @@ class Tape:
     Args:
       program: the Program.
       calls: the recorded calls of the Program's global block.
-      variables: the variables to return.
+      variables: the variables whose values the function returns.
     """
 
     def __init__(self, program: Any, calls: list[Call], variables: list[Variable]):
@@ -305,7 +305,7 @@ class Tape:
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
-                variable.held()  # declare the state, because calls may assign a state that they never read
+                variable.held()  # Declare the state, because calls may assign a state that they never read.
                 core.set_state(variable.name, environment[variable])
         return environment
 
@@ -351,7 +351,8 @@ class Trial:
       structs: the shape and dtype of each result.
       names: for each result, the name that the call gives it; None for a result without a name.
       tree: the JAX pytree structure of the results.
-      lengths: for each result, the variable in `given` whose sequences have equal lengths; None if none has.
+      lengths: for each result, the variable in `given` whose sequences are as long as the sequences in the result; None
+        if there is no such variable.
       naming: the counters of automatic names after the call.
       feeds: the feeds that the call declares.
       arrays: the declarations of parameters and states by the program and the call.
@@ -368,7 +369,7 @@ class Trial:
         frame = core.Frame(
             placeholder_batch=batch,
             as_fluid=True,
-            plain=True,  # no platform-specific kernels: JAX traces fewer operations, and the shapes are equal
+            plain=True,  # Without platform-specific kernels JAX traces fewer operations, and shapes are equal.
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
@@ -403,7 +404,7 @@ def _name_of(frame: core.Frame, value: Any) -> str | None:
 
 
 def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) -> Variable | None:
-    """Return the variable in `given` whose sequences have the lengths of `value`; None if none has.
+    """Return the variable in `given` whose sequences are as long as the sequences in `value`; None if there is none.
 
     `held[i]` is the value of the variable `given[i]`."""
     if not isinstance(value, core.SequenceBatch):

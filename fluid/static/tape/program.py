@@ -259,7 +259,7 @@ class Program:
           >>> op.type, fluid.Executor().run(main, fetch_list=[y])[0].tolist()
           ('scale', [6.0, 6.0])
         """
-        from fluid.static.tape.appended_ops import append  # imported here, not at the top, because it loads all layers
+        from fluid.static.tape.appended_ops import append  # Imported here, because this import loads all layers.
 
         call = append(self, type, inputs or {}, outputs or {}, attrs or {})
         for variable in call.outputs:
@@ -469,7 +469,7 @@ class Program:
         return [*parameters, *asked]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the next minibatch of each reader whose feeds `given` lacks; return the arrays by name.
+        """Read the next minibatch of each reader, except if `given` has all its feeds; return the arrays by name.
 
         Raises:
           EOFException: a reader has no more minibatches.
@@ -543,7 +543,7 @@ class Program:
                 raise
             try:
                 found = trials(call.on_single_steps() if feeds else call.on_known_sizes())
-            # If the second attempt fails too, raise the first error, because it describes the user's mistake.
+            # If the second evaluation of shapes fails too, raise the first error, which describes the user's mistake.
             except Exception:
                 raise error from None
             reasons = dict.fromkeys(feeds, f"{error} (written down at {call.site})")
@@ -588,7 +588,7 @@ class Program:
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
             if variable.made_in is None and not isinstance(variable, Persistent):
-                variable.held()  # raises a ProgramError: no layer computes the variable
+                variable.held()  # This raises a ProgramError, because no layer computes the variable.
             variable.check_assigned()
             self._check_own(call, variable)
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
@@ -683,7 +683,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         _programs.reset(token)
 
 
-# Arguments of PaddlePaddle layers that do not change results. `recorded` drops those that fluid's layer does not take.
+# Arguments of PaddlePaddle layers that do not change results. An argument that fluid's layer does not take is dropped.
 _WITHOUT_INFLUENCE = frozenset(
     {"force_cpu", "fuse_with_relu", "is_test", "need_clip", "persistable", "startup_program", "stop_gradient"}
     | {"use_cudnn", "use_mkldnn"}
@@ -744,8 +744,8 @@ def recorded_layer(name: str) -> Any:
 def _in_place(given: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any], Variable | None]:
     """Remove `inplace` from a layer's arguments; return positional arguments, keyword arguments, and a variable.
 
-    The variable is `x`, the first argument, if the call must assign its result to `x`; else None. As in PaddlePaddle,
-    `reshape(x, shape, inplace=True)` changes the shape of `x` itself, but never of a parameter.
+    The variable is the first argument `x`, if the call must assign its result to `x`; else it is None. For example,
+    as in PaddlePaddle, `reshape(x, shape, inplace=True)` changes the shape of `x` itself, but never of a parameter.
     """
     x = next(iter(given.arguments.values()))
     in_place = given.arguments.pop("inplace", False) and isinstance(x, Variable) and running() is None

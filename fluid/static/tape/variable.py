@@ -133,7 +133,7 @@ class Variable:
         )
 
     def _leading(self) -> int:
-        """Return the number of leading dimensions (batch and time) that `shape` shows as one; 0 for arrays."""
+        """Return the number of leading dimensions (batch, time) that `shape` shows as one size -1; 0 for arrays."""
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:

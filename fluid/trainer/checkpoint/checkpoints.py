@@ -89,7 +89,8 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
       where: a description of the checkpoint, for messages.
 
     Raises:
-      ParameterError: names, shapes or dtypes of arrays differ, or the table that converts raw rows to feeds differs.
+      ParameterError: names, shapes or dtypes of arrays differ; or the `fluid.reader.Table` of the program, which
+        converts raw rows of data to feeds, differs.
     """
     found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in meta["arrays"].items()}
     before = meta.get("optimizers")
@@ -140,7 +141,8 @@ class CheckpointPosition(Protocol):
 
     Attributes:
       epoch: the number of epochs that have ended.
-      last: True if the newest step is the last one of its epoch. A due save then waits for the call of `after_epoch`.
+      last: True if the newest step is the last one of its epoch. If a save is due at this step, the save is
+        postponed to the call of `after_epoch`.
     """
 
     epoch: int
@@ -218,7 +220,10 @@ class Checkpoints(NoCheckpoints):
         self._asked = False  # True if a handler has requested a save that has not started yet
 
     def handlers(self) -> list[Handler]:
-        """Return a list of one handler that saves at each new best value; [] if `keep_best` names no reported value."""
+        """Return a list with the handler that requests a checkpoint at each new best value of `keep_best`.
+
+        The list is empty unless `keep_best` names a value that a handler reports, such as a test loss.
+        """
         return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
 
     def restore(self, step: int | str | None = None) -> Progress | None:
@@ -282,9 +287,10 @@ class Checkpoints(NoCheckpoints):
         return meta
 
     def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
-        """Return the step of the checkpoint to restore; and a description of the damage of each newer one, by step.
+        """Return a pair: the step of the checkpoint to restore, and a dict of newer checkpoints that are damaged.
 
-        The step is None if the folder holds no checkpoint. All processes return equal results.
+        The dict has the step of each damaged checkpoint, with a description of the damage. The first result is None if
+        the folder holds no checkpoint. All processes return equal results.
         """
         if self._group.is_first:
             self.folder.sweep()
@@ -362,7 +368,7 @@ class Checkpoints(NoCheckpoints):
         return self._group.size > 1 and not agreed
 
     def ask(self) -> None:
-        """Request a checkpoint after the current step; after the epoch, if the step is the last one of the epoch."""
+        """Request a checkpoint after the current training step, or after the epoch if the step is the last of it."""
         self._asked = True
 
     def steps_ahead(self) -> float:
@@ -448,9 +454,10 @@ class Checkpoints(NoCheckpoints):
         return self._asked or (interval is not None and self._since >= interval)
 
     def _newest(self, steps: Sequence[int]) -> tuple[int | None, dict[int, str]]:
-        """Return the step of the newest complete checkpoint; and descriptions of the damage of newer ones, by step.
+        """Return a pair: the step of the newest complete checkpoint, and a dict of newer checkpoints that are damaged.
 
-        The step is None if the folder holds no checkpoint.
+        The dict has the step of each damaged checkpoint, with a description of the damage. The first result is None if
+        the folder holds no checkpoint.
 
         Raises:
           CheckpointError: the folder holds checkpoints, but none is complete.

@@ -167,7 +167,8 @@ class Score:
         self._waiting.append(metrics.unread(self._position))
         newest = self._waiting[min(55, len(self._waiting) - 1)]
         if len(self._waiting) > 64 and is_computed(newest):
-            self._fold(56)  # read only the oldest 56 of more than 64 unread values: newer steps may still be in flight
+            # more than 64 values are unread: read only the oldest 56, because newer steps may still be in flight
+            self._fold(56)
 
     def announce(self, step: int, value: float) -> None:
         """Record a value that a handler has measured and reported after `step` training steps."""

@@ -213,7 +213,7 @@ class _States:
                     f"Checkpoint(state_of=...): expected objects with state() and restore(state), such as what "
                     f"fluid.reader.prefetch(reader, session) returns, found {type(part).__name__}"
                 )
-            feeds = getattr(part, "_feeds", None)  # the feeds of a `fluid.Loop`; None for other objects
+            feeds = getattr(part, "_feeds", None)  # the minibatches of a `fluid.Loop`; None for another object
             if hasattr(feeds, "restore") and feeds not in self._parts:
                 warn(
                     "Checkpoint(state_of=...) has a fluid.Loop and not the feeds that it reads, so that a continued "

@@ -89,7 +89,7 @@ class Calls:
     def end(self, progress: Progress, num_epochs: int) -> None:
         """Record that a call of `train` has ended, after all of its epochs or by `stop`."""
         if self._open is not None and progress is not self._progress:
-            # no epochs were left, so this call has trained nothing: the next call can continue the interrupted one
+            # no epochs were left to train in this call, so the next call can still continue the interrupted one
             return
         self._open = None
         self._ended += 1
@@ -114,7 +114,7 @@ class Calls:
     def go_back(self, progress: Progress) -> None:
         """Make the next call of `train` continue from the training position that `Trainer.restore` has read."""
         self._progress = progress
-        # drop the frozen names of the checkpoint, so that the next `train` keeps what the user freezes after `restore`
+        # the next `train` must not freeze the parameters of the checkpoint again: the user may have unfrozen some
         self._progress.frozen = None
         self._ended = progress.call
         self._open = None

@@ -136,9 +136,10 @@ class Writer:
             log.log(level, "checkpoint %d is not saved: %s", step, complaint)
 
     def _set_undone_aside(self, step: int) -> None:
-        """Rename checkpoints that are newer than the step from which training continued, or not older than `step`.
+        """Rename checkpoints whose steps are computed again, because training has continued from an older checkpoint.
 
-        Training that continues from an older checkpoint computes the steps of these newer checkpoints again.
+        These are the checkpoints after the checkpoint that was restored or written last. Checkpoints of `step`, the
+        step to save, and of later steps are renamed too.
         """
         for stale in self._folder.steps():
             if stale >= step or (self.base is not None and stale > self.base):

@@ -47,12 +47,12 @@ _MANY = 64 * 2**20
 
 
 class _Last(NamedTuple):
-    """A record of the last test: the training step before it, the averages that it used, and its results.
+    """A record of the last test: the training step before it, the parameter averages in use, and the results.
 
     Attributes:
       step: the array of the step counter. Each training step creates a new array. So if the array is identical
         (`is`) to the current one, no step has run since the test.
-      averages: the averages that replaced the parameters during the test.
+      averages: the parameter averages, such as an ExponentialMovingAverage, that replaced parameters during the test.
       values: all numbers in the results of the test.
     """
 
@@ -173,17 +173,18 @@ class DatasetEvaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        # the warnings already given: the name of a program for a warning of guessed rules, which combine minibatches;
-        # or "NAME rows" for a warning of many rows in memory
+        # The warnings that users have already seen. The name of a program stands for the warning that fluid guesses how
+        # to combine minibatches; the name and " rows" stand for the warning of many rows in memory.
         self._warned: set[str] = set()
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
-        """Return the averages that replaced parameters in the last test, if `value` is one of its results.
+        """Return the parameter averages that the last test has used, if `value` is a result of this test.
 
-        The returned tuple is empty in three cases: `value` is no result of the last test, training has continued since
-        the test, or averages still replace the parameters.
+        During a test, averages such as an ExponentialMovingAverage may replace parameters. The returned tuple is empty
+        if they did not. It is also empty in three cases: `value` is no result of the last test, training has continued
+        since the test, or averages still replace the parameters.
         """
         last = self._last
         known = value in last.values and last.step is self._session.scope.step
@@ -349,7 +350,7 @@ def returning(program: Program, names: Sequence[str]) -> Program:
 
     Args:
       program: the program.
-      names: the names of values of the program, from `check_fetch`.
+      names: the names of the values to return, with globs already expanded by `check_fetch`.
 
     Returns:
       A Program that returns these values by name.

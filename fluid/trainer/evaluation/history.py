@@ -21,7 +21,7 @@ from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent
 from fluid.trainer.handlers import Handler
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-"""Curves by name: the horizontal positions of the points, and their values.
+"""The type of the curves in a plot: by name, a pair of the horizontal positions of the points and their values.
 
 In a population (several trainings at once), each value is an array `[members]`.
 """
@@ -92,7 +92,7 @@ def in_notebook() -> bool:
 
 
 def write_picture(picture: bytes, path: PathLike) -> None:
-    """Write the bytes of a PNG to a file, so that a reader never finds an incomplete file."""
+    """Write the bytes of a PNG to a file, so that another program never sees an incomplete file."""
     target = local_path(path)
     partial = f"{target}.partial"
     with open(partial, "wb") as file:
@@ -247,7 +247,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             self._read_first()
 
     def _announced(self, steps: int, values: Mapping[str, Any]) -> bool:
-        """Add reported values to the last row if its epoch ended at step `steps`; return whether they were added."""
+        """Add reported values to the newest epoch if it ended after `steps` training steps; return True if added."""
         if not self._unread or self._unread[-1].steps != steps:
             return False
         self._unread[-1].announced.update(values)
@@ -268,7 +268,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """Return the columns as JSON, but only for the newest `_REMEMBERED` epochs."""
+        """Return the columns of the history as JSON for a checkpoint, which stores only the newest epochs."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 

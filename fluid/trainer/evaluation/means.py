@@ -22,7 +22,7 @@ from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent
 from fluid.trainer.handlers import Handler
 
 Interval = int | str
-"""The argument `every=`: a number of steps, or a string such as "epoch", "2 epochs" or "100 steps"."""
+"""The type of `every=`, the interval of a handler: a number of steps, or a string such as "epoch" or "100 steps"."""
 
 
 class Every:
@@ -274,15 +274,16 @@ class Means:
         return all(is_computed(value) for value in self._unread[count - 1][0][:1])
 
     def _is_waited_for(self) -> bool:
-        """Return whether to postpone reading values, because the device is idle and must first get its next call.
+        """Return whether to postpone the reading of values until the next device call runs, because the device is idle.
 
-        Reading is postponed only between calls with several steps, and only for at most `_POSTPONED` unread steps.
+        Reading is postponed only if the newest device call had several steps. It is not postponed if too many steps
+        are unread.
         """
         newest = self._unread[-1][0][:1]
         return len(self._unread) <= _POSTPONED and any(isinstance(v, StackedValue) and v.is_ready() for v in newest)
 
     def _put_together(self) -> None:
-        """Read the values of the oldest `_CHUNK` unread steps, or only stack them if reading is expensive.
+        """Read the values of a fixed number of the oldest unread steps, or only stack them if reading is expensive.
 
         On a device with its own memory, such as a GPU, each read is expensive. There, this method only stacks the
         values of each scalar into one array; the next call of this method reads the array.
@@ -296,7 +297,7 @@ class Means:
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
     def _fold_chunk(self) -> None:
-        """Read the stacked values of `_CHUNK` steps, if there are any, and update the sums, maxima and so on."""
+        """Read the stacked values of several steps, if there are any, and update the sums, maxima and so on."""
         if self._chunk is not None:
             self._fold(self._chunk)
             self._chunk = None
@@ -316,7 +317,7 @@ class Means:
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
             values = np.asarray(array, np.float64).reshape(len(weights), -1)
             weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
-            # Update the mean, sum and so on of each scalar: `_result` later selects the one that the program declares.
+            # Update the mean, sum and so on of each scalar, although only the one that the program declares is used.
             self._found[name] = _Found(
                 mean=weighted + number(weights @ values),
                 sum=total + number(values.sum(axis=0)),
@@ -468,7 +469,10 @@ class Averaging(Handler):
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Select scalar outputs to average: all of `places` (output index by name), or in a subclass some of them."""
+        """Return the scalar outputs of a program whose means this handler collects, as output indices by name.
+
+        The argument has all scalar outputs. A subclass may select some of them.
+        """
         return places
 
     def _forget(self) -> None:

@@ -17,9 +17,8 @@ from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, 
 
 AUTO = "auto"
 
-# Words in the names of values for which larger is better, and for which smaller is better. Before the comparison,
-# `_said` splits a name into words: at characters other than letters and digits, between letters and digits, and within
-# camel case.
+# Words in the names of values for which larger is better, and for which smaller is better. Before the comparison, a
+# name is split into words: at characters other than letters and digits, between letters and digits, and in camel case.
 _LARGER = re.compile(
     r"\b(acc|accs|accuracy|accuracies|auc|aucs|auroc|auprc|aupr|ap|map|precision|recall|sensitivity|specificity|"
     r"f \d+|f beta|fscore|r \d+|rsquared|iou|io u|miou|dice|jaccard|bleu|rouge|meteor|chrf|cider|dcg|ndcg|mrr|mcc|"
@@ -81,7 +80,8 @@ def _said(name: str) -> str | None:
     return "min" if max(smaller) > max(larger, default=-1) else None
 
 
-# Prefixes of words in the names of values that range from 0 to 1, or from 0 to 100 percent.
+# If a word in the name of a value begins like this, the value ranges from 0 to 1, or from 0 to 100 percent. For a range
+# from 0 to 1, a `min_delta` of 1 or more is a mistake: the user probably means percent.
 _FRACTION = re.compile(r"(^|[_/])(acc|accuracy|auc|precision|recall|f1|map|iou)", re.IGNORECASE)
 
 
@@ -104,7 +104,7 @@ class Monitor(Averaging):
     monitor: str
     best: Any
     for_members = False
-    # the user's call to name in error messages, such as "train(restore_best=...)"; None names the class of the handler
+    # Error messages begin with this call of the user, such as "train(restore_best=...)"; None is for the class name.
     asked_by: str | None = None
 
     def __init__(self, monitor: str, mode: str = AUTO, min_delta: float = 0.0):
@@ -136,14 +136,14 @@ class Monitor(Averaging):
             )
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Pass the mean of the monitored output over a completed epoch to `_judge`."""
+        """Act on the mean of the monitored output over a completed epoch, as a subclass defines."""
         if self._names and event.completed:
             for value in self._take().read().values():
                 self._measured = True
                 self._judge(value)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Pass the monitored value to `_judge` if the event reports this value."""
+        """Act on the monitored value, as a subclass defines, if the event reports this value."""
         announced = by_name(event.metrics)
         if self.monitor in announced:
             self._measured = True
@@ -195,7 +195,10 @@ class Monitor(Averaging):
         )
 
     def _judge(self, value: Any) -> None:
-        """Act on a measured value: a float; or in a population (several trainings at once), an array `[members]`."""
+        """Act on a new measurement of the monitored value, for example stop training if it did not improve.
+
+        The value is a float; in a population (several trainings at once), it is an array `[members]`.
+        """
         raise NotImplementedError
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fluid.optimizer.averages import Average
 
 RestoreBest = bool | str | tuple[str, str]
-"""The argument `restore_best=`: True, False, the name of a value, or a pair of a name and "min" or "max"."""
+"""The type of `train(restore_best=)`: True, False, the name of a value, or a pair of a name and "min" or "max"."""
 
 
 @fitting("fluid.handlers.TestEvery")
@@ -131,7 +131,7 @@ class TestEvery(Handler):
         return values
 
     def _each(self, leaf: Any) -> np.ndarray:
-        """Return the numbers in one value of a test; with several trainings at once, each is an array `[members]`."""
+        """Return the numbers in one result of a test; with several trainings at once, each is an array `[members]`."""
         members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
@@ -230,8 +230,8 @@ class Validation:
     def _best_of(self, best: RestoreBest) -> _BestOfCall:
         """Return the handler that restores the best parameters after training.
 
-        A call of `train` that names the same value as the call before uses the same handler, so an interrupted call
-        continues.
+        Consecutive calls of `train` that name one value share one handler. So a call that continues an interrupted call
+        also keeps the best value of the interrupted call.
         """
         programs = list(self._trainer.programs)
         if best is True and len(programs) > 1:

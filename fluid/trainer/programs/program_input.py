@@ -246,7 +246,8 @@ def readers_of(inputs: Sequence[ProgramInput], given: ReadersLike, second: Any =
 
     Raises:
       ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` is arrays.
-      ArgumentError: no program uses the given reader, or it has another table of raw rows than the program.
+      ArgumentError: no program uses the given reader; or the reader and the program have different Tables, which
+        convert raw rows to feeds.
       UnknownNameError: a reader is given for an unknown program.
     """
     if len(inputs) == 1 and inputs[0].declared.reader is None:

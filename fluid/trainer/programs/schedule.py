@@ -17,7 +17,7 @@ from fluid.reader.adapters import Minibatches
 from fluid.reader.base import Rows
 
 ScheduleLike = str | Mapping[str, float] | Callable[[int], str | int] | None
-"""The argument `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function of the step number.
+"""The type of `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function of the step number.
 """
 
 # The number of steps for which a Weighted schedule draws random numbers in one batch.
@@ -318,7 +318,7 @@ class Turns:
                 source.restore({"epoch": position["epoch"] + 1, "given": 0})
 
     def _pass(self, leading: int) -> Iterator[tuple[int, Any]]:
-        """Yield pairs (program index, minibatch) of one pass, until the minibatches of `_sources[leading]` end."""
+        """Yield pairs (program index, minibatch) of one pass, until the leading reader has no more minibatches."""
         ended = False
         try:
             while True:

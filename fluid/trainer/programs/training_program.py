@@ -49,7 +49,7 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
 
 
 def _own_line(site: str) -> str:
-    """Return the source line that creates a parameter: `site` (the line and its callers, as text) without callers."""
+    """Return the source line that creates a parameter; `site` is a text with this line and the lines of its callers."""
     return site.partition(CALLED_AT)[0]
 
 

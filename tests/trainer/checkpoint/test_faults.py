@@ -24,7 +24,7 @@ from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import Folder
 from fluid.serving import Settings
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The distance between two flipped bytes of a file: 61 by default, to save time; 1 in `make soak`, to flip every byte.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "61"))
 NAMES = {"fc_0.b_0", "fc_0.w_0", "@step", "@root"}

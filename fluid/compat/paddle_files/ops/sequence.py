@@ -139,7 +139,7 @@ ROWS |= {
 }
 
 
-# The activations of ops that compute one time step, such as `gru_unit`; attributes of these ops are indices into it.
+# The activations of ops that compute one time step, such as `gru_unit`. The ops store an index into this tuple.
 _ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu")
 
 

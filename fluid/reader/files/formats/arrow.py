@@ -23,7 +23,7 @@ Missing = Callable[[int, Any], Exception]
 
 
 def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
-    """Yield the rows of a record batch.
+    """Yield the rows of a pyarrow record batch, as dicts of values by column name.
 
     Args:
       batch: a `pyarrow.RecordBatch`.
@@ -31,7 +31,7 @@ def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
       first: the index in the file of the first row of the batch.
 
     Raises:
-      ReaderError: a number is absent.
+      ReaderError: an integer, a boolean, a list or a tensor is absent. Absent values of other types are no error.
     """
     names = batch.schema.names
     columns = [_values(column, _missing(name, file, first)) for name, column in zip(names, batch.columns, strict=True)]
@@ -136,7 +136,7 @@ class Csv(Format):
     delimiter = ","
 
     def columns(self, file: File) -> list[str]:
-        """Return the names in the first line of a file."""
+        """Return the names of the columns, which are in the first line of the file."""
         with file.open() as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
             return next(csv.reader(text, delimiter=self.delimiter), [])
 
@@ -149,7 +149,7 @@ class Csv(Format):
         with piece.file.open() as stream, _named_rows(pa, piece.file):
             reading = pa_csv.open_csv(
                 pyarrow_streams.LentStream(stream),
-                # Without threads, because with threads, pyarrow's error messages lack the row number.
+                # pyarrow reads without threads here, because its error messages lack the row number if it uses threads.
                 read_options=pa_csv.ReadOptions(use_threads=False),
                 parse_options=pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 convert_options=pa_csv.ConvertOptions(column_types=types),
@@ -161,8 +161,8 @@ class Csv(Format):
                     yield from rows(batch.select(columns), piece.file, number)
                     number += batch.num_rows
             finally:
-                reading.close()  # stops the reading thread of pyarrow
-                # Release the stream: after an exception, the traceback would keep the variable `reading` alive.
+                reading.close()  # this stops the thread in which pyarrow reads
+                # The variable is deleted to release the stream: the traceback of an exception would keep it alive.
                 del reading
 
 
@@ -236,7 +236,7 @@ class Parquet(Format):
                     yield from rows(batch.slice(left_out), piece.file, number + left_out)
                     number += batch.num_rows
             finally:
-                # Release the stream: after an exception, the traceback would keep the variable `opened` alive.
+                # The variable is deleted to release the stream: the traceback of an exception would keep it alive.
                 del opened
 
 

@@ -1,4 +1,4 @@
-"""Choice of a file format: all formats, and the format of given files."""
+"""Choice of a file format: the list of all formats, and a function that finds the format of given files."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ FORMATS: tuple[Format, ...] = (Parquet(), JsonLines(), Csv(), Tsv(), Npz(), TFRe
 
 
 def format_of(files: Sequence[File], name: str | None) -> Format:
-    """Return the format of all files.
+    """Return the file format that all given files have.
 
     Args:
       files: at least one.

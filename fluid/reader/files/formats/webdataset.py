@@ -18,7 +18,7 @@ from fluid.reader.files.format import Fields, Format, Piece, Row, broken
 from fluid.reader.files.formats.npz import read_array
 
 KEY = "__key__"
-# The type of an undecoded row: the common name of its members, and the name and bytes of each member by extension.
+# The type of a row that is not decoded yet: its name, and a dict by extension with the name and the bytes of each file.
 _Members = tuple[str, dict[str, tuple[str, bytes]]]
 _BLOCK = 1 << 18
 # The decoder of a file in the tar file, by the part of its name after the last dot. Other files stay bytes, also pickle
@@ -40,7 +40,7 @@ class WebDataset(Format):
     extensions = (".tar", ".tgz")
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield for each row its name, and the names and bytes of its members by extension."""
+        """Yield each row without decoding it: its name, and the names and bytes of its files by extension."""
         wanted = fields.sources
         with piece.file.open() as opened:
             stream = _Watched(opened)
@@ -60,14 +60,14 @@ class WebDataset(Format):
                     if wanted is None or extension in wanted:
                         found[extension] = member.name, _bytes(archive, member)
                 yield key, found
-                # Free the headers of the members, all of which tarfile would keep in memory. typeshed does not declare
-                # `members`.
+                # tarfile keeps the header of every file in memory, so the headers are deleted after each row. The type
+                # hints of typeshed do not declare `members`.
                 archive.members.clear()  # type: ignore[attr-defined]
             if not stream.ends_well(archive.offset):
                 raise ValueError(f"the archive is damaged or not whole at byte {archive.offset}")
 
     def decoded(self, raw: _Members, piece: Piece, number: int, fields: Fields) -> Row:
-        """Decode the fields of a row; the field "__key__" holds the common name of its members."""
+        """Decode the fields of a row; the field "__key__" holds the name of the row, which its files share."""
         key, members = raw
         values = {extension: _decoded(*member, piece, number) for extension, member in members.items()}
         return {KEY: key, **values}
@@ -99,7 +99,11 @@ class _Watched(io.RawIOBase):
 
 
 def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
-    """Return the row name of a tar member, with its folder, and its field name: the text after the first dot."""
+    """Return the names of the row and of the field to which a file of the tar file belongs.
+
+    The name of the row is the path of the file up to the first dot in the file name. The name of the field is the text
+    after this dot.
+    """
     folder, name = posixpath.split(member.name)
     stem, _, extension = name.partition(".")
     return posixpath.join(folder, stem), extension if stem else ""
