@@ -67,7 +67,7 @@ class FeedError(FluidError, ValueError):
 
 
 class FeedTypeError(FeedError, TypeError):
-    """The error for data with a wrong dtype: its conversion would lose information, or has no meaning for the feed."""
+    """The error for data of a wrong dtype: a conversion to the dtype of the feed would lose information or meaning."""
 
 
 class UnknownNameError(FluidError, KeyError):

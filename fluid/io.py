@@ -417,7 +417,8 @@ def load_state_dict(
 def merge_low_rank(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Add the low-rank adapters of `fluid.LowRankParamAttr` to their matrices.
 
-    The result has the parameter names of the program without adapters, which then computes equal outputs.
+    The result has the parameter names of the same program without adapters. With these parameters, the program without
+    adapters computes the same outputs as the program with adapters.
 
     Args:
       arrays: all parameters by name, such as `trainer.params`.

@@ -126,7 +126,7 @@ def check_version(folder: pathlib.Path, first: str) -> None:
     """Check that this version of fluid knows the format of a seal, the text file with the checksums of a folder.
 
     Args:
-      folder: the folder of the seal, for the message.
+      folder: the folder of the seal, for the error message.
       first: the first line of the seal.
 
     Raises:

@@ -103,7 +103,7 @@ class Scope(MutableMapping[str, jax.Array]):
         self.arrays, self.slots = _Closed(), {}
 
     def known_step(self) -> int | None:
-        """Return the number of completed training steps without waiting for the device; None while a step runs."""
+        """Return the number of completed training steps; None while a step runs, because this method never waits."""
         step = self.step
         return None if step.is_deleted() or not step.is_ready() else int(step)
 

@@ -21,8 +21,8 @@ class EarlyStopping(Monitor):
     """A handler that stops training when a value has stopped improving.
 
     Args:
-      monitor: the name of the value: "test_loss" of TestEvery, or "loss", an output of the program, as its mean over
-        each epoch.
+      monitor: the name of the value: "test_loss" of TestEvery, or the name of an output of the program,
+        such as "loss", which is averaged over each epoch.
       patience: the number of consecutive measurements without improvement after which training stops.
       mode: "min" or "max", the direction of improvement. "auto", the default, derives the direction from the name of
         the value: larger for "test_acc" and "auc", smaller for "loss" and "test_rmse".

@@ -229,7 +229,7 @@ def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
 
 
 def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
-    """Find the repeated blocks (lists of boxes) that save most boxes if they are drawn as one block.
+    """Find the repeated blocks (lists of boxes) that save the most boxes of the drawing if they are drawn as one block.
 
     Returns:
       The index of the first box, the number of boxes in each block, and the number of blocks; zeros if no merging saves

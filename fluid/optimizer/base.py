@@ -59,7 +59,7 @@ class Transformation(Protocol):
 
 
 class Minimizer:
-    """The base class of all optimizers: Optimizer, and Wrapper classes such as Lookahead.
+    """The base class of all optimizers: of `Optimizer`, and of wrappers around an optimizer, such as `Lookahead`.
 
     Attributes:
       parameter_list: names of the parameters to update if `minimize` names none; None for all trainable parameters.

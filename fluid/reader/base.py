@@ -480,7 +480,7 @@ def _changed_files(saved: Any, plan: Any) -> list[str]:
 
 
 def _brief(plan: Any) -> Any:
-    """Return a short form of `plan`, the JSON of a reader, for messages: the number of files, not their names."""
+    """Return the plan of a reader, shortened for messages: with the number of its files instead of their names."""
     if isinstance(plan, list):
         return [_brief(part) for part in plan]
     if not isinstance(plan, Mapping):

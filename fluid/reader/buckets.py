@@ -202,11 +202,11 @@ class Buckets:
         return filled
 
     def expect(self, values: Mapping[str, Any], together: int) -> None:
-        """Announce the longest row of the next minibatches, so that the first chosen shape can hold this row.
+        """Announce the longest row of the next minibatches, so that the next padded shape can hold all of their rows.
 
         Args:
           values: the fields of the longest row by feed name, as `read_feed` returned them.
-          together: the number of next minibatches, none of which has a longer row.
+          together: the number of minibatches to which the announcement applies; none of them has a longer row.
         """
         seen = self._seen
         needs = {name: sizes_of(value) for name, value in values.items() if name in self._specs}

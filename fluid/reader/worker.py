@@ -91,7 +91,8 @@ class Channel:
         """
         if self._mine is not None and len(self._mine) >= size:
             return None
-        capacity = 1 << (size - 1).bit_length()  # rounded up to a power of two; unwritten pages take no memory
+        # The shared block is rounded up to a power of two; its pages take no memory until they are written.
+        capacity = 1 << (size - 1).bit_length()
         descriptor = os.memfd_create("fluid-reader")
         os.ftruncate(descriptor, capacity)
         self._mine = mmap.mmap(descriptor, capacity)

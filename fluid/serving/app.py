@@ -34,8 +34,8 @@ LOG = logging.getLogger("fluid.serving")
 _LARGE, _LARGE_AS_JSON = 1 << 20, 1 << 15
 # A client is the only active one if no other client has sent a request for this number of seconds.
 _ALONE = 0.01
-# The time, in seconds, to wait for a result before a task checks whether the client disconnects. Most results come
-# earlier, and then need no task.
+# The time, in seconds, to wait for a result before an asyncio task begins to check whether the client disconnects. Most
+# results come earlier, so no task is needed for them.
 _UNWATCHED = 0.02
 # The maximum number of attempts to queue a request. An attempt fails if a newer version replaces the model. The next
 # attempt uses the newer version.

@@ -103,7 +103,7 @@ class LimitedConnection(_Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first request head; refuse the connection if there are too many connections."""
-        # with the limit 0, asyncio calls `pause_writing` whenever the client has not read all bytes
+        # with a write buffer of 0 bytes, asyncio calls `pause_writing` whenever the client has not read all bytes
         transport.set_write_buffer_limits(high=0)
         self._buffered = BufferedTransport(transport, self.loop)
         super().connection_made(self._buffered)

@@ -284,7 +284,7 @@ class PopulationSession(Session):
         return super()._take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
 
     def learning_rates(self, program: Any = None) -> tuple[Any, ...]:
-        """Return the learning rates of the next step: an array float32 `[members]` for each `minimize` call."""
+        """Return the learning rates of the next step of a population: for each `minimize` call, float32 `[members]`."""
         return tuple(np.asarray(rate) for rate in self.engine.current_rates(self.engine.find(program)))
 
     def set_learning_rates(self, rates: Any, program: Any = None) -> None:

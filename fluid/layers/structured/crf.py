@@ -1,4 +1,4 @@
-"""Conditional random fields: sequences of tags in which neighbours depend on each other."""
+"""Conditional random fields: models of sequences of tags in which each tag depends on its neighbours."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _random(op: Op) -> dict[str, Any]:
 
 
 def _like(op: Op) -> dict[str, Any]:
-    """Return the layer arguments for an op whose result has the shape `shape`, with one size copied from `Input`."""
+    """Return the layer arguments of a `*_batch_size_like` op, which copies one size of its result from an array."""
     return {
         "input": op.value("Input"),
         "shape": op.attr("shape", list),
