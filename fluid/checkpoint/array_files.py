@@ -42,7 +42,7 @@ def write_npy(file: BinaryIO, name: str, array: np.ndarray) -> None:
 
 
 def size_limit(shape: Sequence[int], dtype: str) -> int:
-    """Return the maximum size of an array in the `.npy` format, with its header, in bytes.
+    """Return the maximum size in bytes of an `.npy` entry for an array with this shape and dtype, including the header.
 
     A forged file could make the reader allocate any amount of memory. So the reader checks the size of an entry before
     it reads the entry.

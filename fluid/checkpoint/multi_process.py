@@ -113,7 +113,7 @@ def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
       >>> in_first(Group(), "a sum", lambda: 1 + 2)
       3
     """
-    # All processes except the first return None, and `[0]` selects the result of the first process.
+    # `in_all` returns the results of all processes: the result of the first process, and None for each other process.
     return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
 
 

@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print the report about this installation."""
+    """Print the report about this installation: versions, devices, caches, and missing extras."""
     found = report()
     if given.json:
         print(json.dumps(found, indent=2))

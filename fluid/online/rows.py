@@ -136,7 +136,7 @@ class RowFormat:
 
 
 def check_count(rows: int, most: int) -> None:
-    """Check that there are at most `most` rows, before converting each row, which takes time and memory.
+    """Check that there are at most `most` rows. The check comes first, because converting rows takes time and memory.
 
     Raises:
       FeedError: there are more than `most` rows.

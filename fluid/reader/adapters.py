@@ -212,7 +212,7 @@ class Minibatches:
 
     @property
     def reads_once(self) -> bool:
-        """Return whether the user passed an iterator as reader, which can be read only once."""
+        """Return whether the reader is an iterator, which can be read only once."""
         source = self.reader.source if isinstance(self.reader, Source) else None
         return hasattr(source, "__next__")
 

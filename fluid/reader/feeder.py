@@ -1,4 +1,4 @@
-"""Feeder: convert minibatches of rows or columns, in any order of the feeds, to checked arrays by feed name."""
+"""Feeder: convert minibatches to checked arrays by feed name. A minibatch is a list of rows, or a dict of columns."""
 
 import contextlib
 import itertools

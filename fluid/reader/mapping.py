@@ -207,7 +207,7 @@ def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int
     try:
         # A decorator may change the arguments of a function, so the signature of the wrapped function is ignored.
         signature = inspect.signature(func, follow_wrapped=False)
-    except (TypeError, ValueError):  # some functions written in C have no signature
+    except (TypeError, ValueError):  # some functions written in C have no signature: their arguments are not checked
         return
     try:
         signature.bind(*range(rows + (seed is not None)))

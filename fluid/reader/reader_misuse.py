@@ -52,7 +52,7 @@ def is_data(value: Any) -> bool:
 
 
 def conversion(value: Any) -> str:
-    """Return the text of a call that converts `value` to a NumPy array; empty if NumPy can read `value` without it.
+    """Return Python code that converts `value` to a NumPy array; an empty text if NumPy can read `value` directly.
 
     Example:
       >>> conversion(np.ones(3))

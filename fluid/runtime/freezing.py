@@ -142,7 +142,7 @@ class Freezing:
         return chosen.union(states)
 
     def _check(self, names: frozenset[str]) -> None:
-        """Raise an error if freezing these names leaves nothing to train, or if an optimizer cannot omit them."""
+        """Raise an error if freezing these parameters leaves nothing to train, or if an optimizer cannot skip them."""
         trained = [n for rules in self._rules.values() for rule in rules for n in rule.parameters]
         if trained and names.issuperset(trained):
             raise errors.ArgumentError(

@@ -458,7 +458,7 @@ class Application(abc.ABC):
 
         Raises:
           Refusal: 413 for too many bytes, 415 for compressed bytes, 408 for a slow client, 400 for a client that
-            disconnects, 503 if the bytes of all clients are above the limit.
+            disconnects, 503 if the bodies of all clients together are above the limit.
         """
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "compressed bodies are not taken; send it as it is")

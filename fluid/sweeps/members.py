@@ -190,7 +190,7 @@ class Members(OneTraining):
 
 
 def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the index of the member axis in each feed, by name; None for a feed that all members share."""
+    """Return, for each feed, the index of the axis of population members; None for a feed that all members share."""
     axes: dict[str, int | None] = {}
     for name, value in feeds.items():
         declared = len(program.feeds[name].shape)

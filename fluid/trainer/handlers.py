@@ -90,7 +90,7 @@ class Handler:
 
     @property
     def done(self) -> int:
-        """The number of training steps done, including earlier calls of `train` and the steps before a resume."""
+        """The number of completed training steps, including steps of earlier `train` calls and before a resume."""
         return self._dispatcher.done
 
     def measures(self) -> Sequence[str]:

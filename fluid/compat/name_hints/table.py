@@ -700,7 +700,8 @@ FLUID_2018: dict[str, Mapping[str, str]] = {
     },
 }
 
-# The hints for error messages, from both tables. Pages for new users list only the names of other libraries.
+# All hints for error messages: for names of other libraries, and for names of PaddlePaddle Fluid. Pages for new users
+# list only `OTHER_LIBRARIES`.
 HINTS: dict[str, Mapping[str, str]] = {
     owner: {**OTHER_LIBRARIES.get(owner, {}), **FLUID_2018.get(owner, {})}
     for owner in {**OTHER_LIBRARIES, **FLUID_2018}

@@ -106,7 +106,7 @@ def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: in
     """
     axis = geometry.layout.index("C")
     fits = on_cpu() and jnp.issubdtype(x.dtype, jnp.floating)
-    # At inference, compute filters of one voxel by `plain_convolution`, because `volumes_by_depth` is not faster.
+    # At inference, use `plain_convolution` for filters of size 1 x 1 x 1: for them, `volumes_by_depth` is not faster.
     if x.ndim == 5 and groups == 1 and fits and not core.axes_here() and (training or filters[0, 0].size > 1):
         volumes = volumes_by_depth(jnp.moveaxis(x, axis, -1), filters, geometry._replace(layout="NDHWC"), training)
         return jnp.moveaxis(volumes, -1, axis)

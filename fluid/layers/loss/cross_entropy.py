@@ -251,7 +251,7 @@ def _losses(this: Layer, value: Value, logs: Any, total: Any, label: Value, soft
     classes = _classes(this, value, label, axis)
     core.limit_feed(label, 0, logs.shape[axis], also=ignore)
     kept = classes != ignore
-    # A class out of range yields NaN, so that users notice the mistake; classes in feeds are checked earlier.
+    # A class index out of range yields NaN, so that users notice the mistake. Fed class indices are checked earlier.
     inside = (classes >= 0) & (classes < logs.shape[axis])
     picked = jnp.take_along_axis(logs, jnp.where(inside, classes, 0), axis=axis)
     return jnp.where(kept, total - jnp.where(inside, picked, jnp.nan), 0)

@@ -109,7 +109,7 @@ def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
     Args:
       text: the bytes of the JSON.
       in_thread: True lets other threads run while JSON longer than `LONG` is parsed, which takes up to three times as
-        long. Long JSON with too many lists or strings is refused.
+        long. In this case, JSON with too many lists or strings is an error.
 
     Raises:
       ProtocolError: the bytes are not a strict JSON object.

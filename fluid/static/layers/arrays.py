@@ -134,7 +134,7 @@ def _last_place(calls: Sequence[Call], variable: Variable) -> int | None:
 
 
 def _step(block: Block, counter: Variable) -> float | None:
-    """Return the number that one iteration of a loop block adds to a counter; None if unknown."""
+    """Return the number that one iteration of a loop block adds to the loop counter; None if unknown."""
     changes = [call for call in block.calls if counter in call.outputs]
     if not changes or any(call.function is not layers.increment for call in changes):
         return None

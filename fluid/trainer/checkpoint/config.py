@@ -76,7 +76,7 @@ class CheckpointConfig:
 
 
 def _output_and_mode(value: Any) -> tuple[str | int, str]:
-    """Check the argument `keep_best`; return a pair: the name or index of the value to compare, and "min" or "max"."""
+    """Check the argument `keep_best`. Return the name or index of the compared value, and "min" or "max"."""
     output, mode = value if isinstance(value, tuple) and len(value) == 2 else (value, AUTO)
     named = isinstance(output, str) or (isinstance(output, int) and not isinstance(output, bool) and mode != AUTO)
     if not named or mode not in ("min", "max", AUTO):
