@@ -139,9 +139,9 @@ def scan_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, s
 
 
 def products_peer(model: Model, x: np.ndarray, params: Arrays, setup: Setup = ADAM) -> Train:
-    """Return a function that computes only the matrix products of a perceptron's steps, in scans like `scan_peer`.
+    """Return a function that computes only the matrix products in the training steps of a perceptron.
 
-    Any training of the perceptron takes at least the time of these products.
+    The time of these products is a lower limit for the time of any training of the perceptron.
     """
     weights = [jax.device_put(np.array(v)) for v in params.values() if np.ndim(v) == 2]
     grown = [jax.device_put(x[: setup.batch])]

@@ -13,7 +13,7 @@ COLUMNS = data()
 
 
 def counted(value, calls):
-    """Return a copy of `value`, and append to `calls` whenever a run computes this copy."""
+    """Return a copy of `value`; whenever a run computes this copy, an item is appended to `calls`."""
 
     def note(array):
         calls.append(1)

@@ -69,7 +69,7 @@ def test_the_first_run_is_remembered(depth):
         return function
 
     program = fluid.Program(lambda: once(nested(1), layers.data("x", [3])))
-    assert len(runs) == 2 * (depth + 1)  # discovery runs with two batch sizes
+    assert len(runs) == 2 * (depth + 1)  # the discovery of a program traces it with two batch sizes
     runs.clear()
     program.apply(program.init(jax.random.key(0)), {"x": X}, key=None)
     assert len(runs) == 1

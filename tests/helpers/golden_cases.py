@@ -49,7 +49,7 @@ def arrays_of(family):
 
 @dataclass(frozen=True)
 class Case:
-    """A golden case: its entry `spec` in the index, and its recorded arrays by kind."""
+    """A golden case (a recorded result of PaddlePaddle Fluid): its description `spec`, and its recorded arrays."""
 
     spec: dict
 

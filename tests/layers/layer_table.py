@@ -1,4 +1,4 @@
-"""Table of all layers: tests of properties that every layer must have run on these rows."""
+"""Table of all layers: each row is a call of a layer, on which tests check the properties of every layer."""
 
 import zlib
 from collections.abc import Callable

@@ -165,7 +165,7 @@ def session_of(program, ladder):
 
 
 def feed_of(program, lengths, rng):
-    """Return rows of these lengths, and the other feeds of the program."""
+    """Return a feed of a program: its sequences have the given lengths, its other values are random."""
     if program is regression:
         return {"x": [rng.normal(size=(n, 3)).astype("float32") for n in lengths]}
     feed = {"words": [rng.integers(0, 20, (n, 1)) for n in lengths]}

@@ -162,9 +162,9 @@ def test_row_51_changed_on_the_disk(open_journal, path):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Return a folder of journals, as a process leaves them that was killed, or that closed the journal.
+    """Return a folder of journals: from processes that were killed, and from processes that closed their journal.
 
-    Each journal accepted the rows 0 to 5; the rows 0 and 1 were dropped, but may still be there.
+    Each journal accepted the rows 0 to 5; the rows 0 and 1 were dropped, but may still be in the file.
     """
     base = tmp_path_factory.mktemp("killed")
     (base / "now").mkdir()

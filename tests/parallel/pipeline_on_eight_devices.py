@@ -76,7 +76,7 @@ def test_a_divided_pipeline_matches_a_single_device():
 )
 def test_microbatches_draw_different_reproducible_numbers(rows, mesh):
     def block(value):
-        """Count the blocks of each row, and append the random bits of this block to `masks`."""
+        """Run one stage: count the stages that each row has passed, and append the stage's random bits to `masks`."""
         count, masks = value
         kept = layers.dropout(jnp.ones_like(masks, "float32"), 0.5) > 0
         drawn = jax.random.bits(layers.random_key(), (3, count.shape[0]), "uint8").T  # rows are last until .T

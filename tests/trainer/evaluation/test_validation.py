@@ -613,7 +613,8 @@ def test_history_of_interrupted_long_epoch_equals_uninterrupted(tmp_path):
 def test_unread_epoch_metrics_do_not_block_the_step(near, monkeypatch):
     """Check that training reads metrics only IN_FLIGHT or more steps later, and computes the right means from them.
 
-    If `near`, arrays are in the memory of the host; else reads are expensive, so training reads many steps at once.
+    With `near`, arrays are in the memory of the host. Without `near`, reading a metric is expensive, so training reads
+    the metrics of many steps in one read.
     """
     from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
