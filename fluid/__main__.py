@@ -63,7 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
             given = parser().parse_args(arguments)
             return int(given.run(given))
         finally:
-            sys.stdout.flush()  # flushed in `finally`, because `--help` ends with SystemExit and not with `return`
+            # Flush the output in `finally`, because `--help` ends with SystemExit and not with `return`.
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output, such as `| head`, has closed the pipe
         # Redirect stdout to the null device. Otherwise Python flushes buffered output at exit, and reports a second
         # BrokenPipeError.

@@ -343,7 +343,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         feed: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> Iterator[Results]:
-        """Run the program over one pass of a reader, and yield the results of each minibatch.
+        """Run the program over one pass of a reader (all its minibatches, once); yield the results of each minibatch.
 
         Results come in the order of the reader, and are not stored, so memory use is bounded. The reader is one
         minibatch ahead of the results.
@@ -417,7 +417,10 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return self.table is not None and self.table.is_raw(feed)
 
     def _encoded(self, rows: Any) -> dict[str, Any]:
-        """Convert raw rows to the model's feeds by the Table of the model; drop other columns, such as the label."""
+        """Convert raw rows, such as a DataFrame, to the model's feeds by the `fluid.reader.Table` of the model.
+
+        Drop columns that are no feeds, such as the label.
+        """
         assert self.table is not None
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         return {name: array for name, array in self.table(rows).items() if name in feeds}

@@ -192,13 +192,16 @@ class Xavier:
     seed: int = 0
 
     def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Return the bounds of the uniform distribution, or mean and standard deviation of the normal distribution."""
+        """Return two numbers that define the distribution of initial values.
+
+        These are the bounds of a uniform distribution, or the mean and the standard deviation of a normal distribution.
+        """
         fan_in, fan_out = fans(shape)
         total = (fan_in if self.fan_in is None else self.fan_in) + (fan_out if self.fan_out is None else self.fan_out)
         return _parameters(self.uniform, 2.0 / max(total, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array of the given shape and dtype, with the distribution from `limits`."""
+        """Draw an array of the given shape and dtype from the uniform or normal distribution of this initializer."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -224,12 +227,16 @@ class MSRA:
     seed: int = 0
 
     def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
-        """Return the bounds of the uniform distribution, or mean and standard deviation of the normal distribution."""
+        """Return the two parameters of the distribution from which initial values are drawn.
+
+        A uniform distribution has a lower and an upper bound. A normal distribution has a mean and a standard
+        deviation.
+        """
         fan_in = fans(shape)[0] if self.fan_in is None else self.fan_in
         return _parameters(self.uniform, 2.0 / max(fan_in, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array of the given shape and dtype, with the distribution from `limits`."""
+        """Draw an array of the given shape and dtype from the uniform or normal distribution of this initializer."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -434,7 +441,7 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
 
 
 def _rows(shape: tuple[int, ...]) -> int:
-    """Return the number of rows in one block of an array that XLA draws in blocks."""
+    """Return the number of rows that XLA draws at once, when it fills a large array with random numbers."""
     return max(1, _BLOCK // max(1, math.prod(shape[1:])))
 
 

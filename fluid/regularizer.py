@@ -30,7 +30,7 @@ class L2Decay:
         _check("L2Decay", self.regularization_coeff)
 
     def gradient(self, parameter: Any) -> Any:
-        """Return the term to add to the gradient, with the shape of the parameter."""
+        """Return the term that L2 regularization adds to the gradient of `parameter`, in the shape of `parameter`."""
         return self.regularization_coeff * parameter
 
 
@@ -50,7 +50,7 @@ class L1Decay:
         _check("L1Decay", self.regularization_coeff)
 
     def gradient(self, parameter: Any) -> Any:
-        """Return the term to add to the gradient, with the shape of the parameter."""
+        """Return the term that L1 regularization adds to the gradient of `parameter`, in the shape of `parameter`."""
         return self.regularization_coeff * jnp.sign(parameter)
 
 

@@ -114,7 +114,7 @@ def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[n
       second: the low words of the counters, uint32 `[n]`.
     """
     schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
-    with np.errstate(over="ignore"):  # the cipher adds modulo 2**32, so sums overflow on purpose
+    with np.errstate(over="ignore"):  # the cipher Threefry adds modulo 2**32, so sums overflow on purpose
         first = first + schedule[0]
         second = second + schedule[1]
         for group in range(5):

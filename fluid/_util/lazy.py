@@ -33,7 +33,8 @@ def load_optax_ahead() -> None:
 
 
 def _load_optax() -> None:
-    with contextlib.suppress(ImportError):  # ignored here: the first use of optax raises the error in the user's thread
+    # Ignore a missing optax in this thread: its first use in the user's thread raises the error.
+    with contextlib.suppress(ImportError):
         importlib.import_module("optax")
 
 

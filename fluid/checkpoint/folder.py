@@ -141,7 +141,7 @@ class Folder:
         self._lock = lock
 
     def release(self) -> None:
-        """Release the lock of the folder; do nothing if this object does not hold the lock."""
+        """Release the lock of the checkpoint folder; do nothing if this object does not hold the lock."""
         if self._lock is not None:
             with contextlib.suppress(OSError):  # if a folder cannot be removed now, `sweep` removes it later
                 _remove_while_written(self._failed)
@@ -151,7 +151,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the folder inside a `with` block."""
+        """Hold the lock of the checkpoint folder inside a `with` block, so that no other trainer writes there."""
         held = self._lock is not None
         self.acquire()
         try:
@@ -161,7 +161,7 @@ class Folder:
                 self.release()
 
     def check_there(self) -> None:
-        """Check that the folder still exists and is the folder that this object opened.
+        """Check that the checkpoint folder still exists, and was not replaced since this object opened it.
 
         Raises:
           CheckpointError: the folder was unmounted, deleted or replaced.
@@ -254,7 +254,8 @@ class Folder:
           temporary: the folder from `begin`.
         """
         self._failed.append(temporary)
-        with contextlib.suppress(OSError):  # ignored: `write` raises the original exception
+        # Ignore an error of this removal: `write` raises the exception for which it discards the checkpoint.
+        with contextlib.suppress(OSError):
             _remove_while_written(self._failed)
 
     def finish(
@@ -315,7 +316,8 @@ class Folder:
                 return f"{META} is that of step {meta['step']}"
             for array in meta["arrays"].values():
                 jnp.dtype(array["dtype"])
-        except errors.FluidError:  # raised if an object store cannot be reached, which is no flaw of the checkpoint
+        # A FluidError means that the object store cannot be reached. The checkpoint may be undamaged: raise the error.
+        except errors.FluidError:
             raise
         except (OSError, *integrity.NONSENSE) as error:
             return f"{META} makes no sense: {type(error).__name__}: {error}"

@@ -25,7 +25,7 @@ _FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
 
 
 def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
-    """Flush all files of a folder to the disk, and write their checksums into the seal.
+    """Flush all files of a folder to the disk, and write their checksums into the seal (the file `fluid.seal`).
 
     Args:
       folder: the folder to seal.
@@ -87,7 +87,9 @@ def files_below(folder: pathlib.Path, below: str) -> list[str]:
 
 
 def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
-    """Return the flaw of a sealed folder, as text; None for an undamaged folder.
+    """Check the files of a folder by the checksums in its seal (the file `fluid.seal`).
+
+    Return a description of the first flaw; None for an undamaged folder.
 
     Args:
       folder: the folder.
@@ -141,7 +143,7 @@ def check_version(folder: pathlib.Path, first: str) -> None:
 
 
 def files_in(folder: pathlib.Path) -> list[str]:
-    """Return the names of all files below a folder, except its seal; links are listed, but not followed."""
+    """Return the names of all files below a folder except the seal (its file of checksums); links are not followed."""
     found = []
     for parent, folders, files in os.walk(folder):
         here = pathlib.Path(parent)

@@ -1,9 +1,9 @@
-"""Checkpoints of several processes: each process writes its part, and the first process seals the whole.
+"""Checkpoints of several processes: each process writes its part, the first one seals the folder with checksums.
 
     DIR/
       40.writing-7a1c/
         arrays/
-          ocdbt.process_0/   shards of process 0, and the arrays that all processes hold alike
+          ocdbt.process_0/   shards of process 0, and the arrays that are equal in all processes
           ocdbt.process_1/   shards of process 1
           manifest.ocdbt     written last: the location of each part of each array
 
@@ -107,13 +107,16 @@ def in_all(group: Group, what: str, work: Callable[[], T]) -> list[T]:
 
 
 def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
-    """Run `work` in the first process; all processes return its result, or raise an error if it fails. See `in_all`.
+    """Run the function `work` in the first of several processes, and return its result in all processes.
+
+    If `work` fails, all processes raise an error; see `in_all`.
 
     Example:
       >>> in_first(Group(), "a sum", lambda: 1 + 2)
       3
     """
-    # `in_all` returns the results of all processes: the result of the first process, and None for each other process.
+    # `in_all` returns a list with one result for each process. Only the first process has called `work`, so the other
+    # results are None.
     return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
 
 
@@ -139,7 +142,10 @@ def _write_part(temporary: pathlib.Path, arrays: Mapping[str, Any], copied: Call
 
 
 def _is_shared(array: Any) -> bool:
-    """Return whether an array has shards on devices of other processes; other arrays are written as NumPy arrays."""
+    """Return whether an array has shards on devices of other processes.
+
+    A checkpoint stores all other arrays as NumPy arrays.
+    """
     return isinstance(array, jax.Array) and not array.is_fully_addressable
 
 

@@ -1,7 +1,7 @@
 """The folder of checkpoints in an object store, for example S3, at an address of fsspec.
 
     s3://bucket/run/
-      40/               a whole checkpoint: the files of a checkpoint on disk, the seal uploaded last
+      40/               a whole checkpoint: the files of a checkpoint on disk; the seal (all checksums) is uploaded last
       50/               without a seal: a transfer or deletion in progress; removed later if its process was killed
       30.damaged/       set aside because a checksum was wrong
       fluid.lock        the name of the trainer that writes here
@@ -88,16 +88,16 @@ class RemoteFolder(Folder):
             super().acquire()
 
     def release(self) -> None:
-        """Remove the registration of this trainer, if the store can be reached."""
+        """Remove the file that names this trainer as the writer of the folder, if the object store can be reached."""
         if self._lock is not None:
-            # A registration that stays in the store does no harm: it only names the last writer.
+            # A registration file that stays in the store does no harm: it only names the last trainer that wrote there.
             with contextlib.suppress(Exception):
                 if self._owner() == self._me:
                     self._system.rm_file(f"{self._root}/{LOCK}")
         super().release()
 
     def check_there(self) -> None:
-        """Check that this object has not found another trainer in this folder. The object store is not read again.
+        """Check that no earlier read of the object store has found another trainer that writes to this folder.
 
         Raises:
           CheckpointError: another trainer writes here.
@@ -160,7 +160,10 @@ class RemoteFolder(Folder):
             remove(here)
 
     def delete(self, step: int) -> None:
-        """Remove a checkpoint, its seal first. Without the seal, no process uses the other files of the checkpoint."""
+        """Remove a checkpoint from the object store: first its seal (the file of checksums), then the other files.
+
+        Without the seal, no process uses the other files.
+        """
         self._check_owner()
         self._metas.pop(step, None)
         self._remove(str(step))
@@ -217,7 +220,10 @@ class RemoteFolder(Folder):
                 self._system.rm(others)
 
     def _listing(self) -> dict[str, dict[str, int]]:
-        """Return the sizes of all files in bytes, as a dict by folder name of dicts by file name."""
+        """Return the size in bytes of each file in the checkpoint store.
+
+        The result is a dict by folder name. Its values are dicts from file name to size.
+        """
         with self._at_work():
             self._system.invalidate_cache()
             found = self._system.find(self._root, detail=True)
@@ -229,7 +235,7 @@ class RemoteFolder(Folder):
         return listing
 
     def _owner(self) -> str | None:
-        """Return the name of the trainer that is registered as writer in the store; None if there is none."""
+        """Return the name of the trainer that may write checkpoints to the object store now; None if there is none."""
         try:
             self._system.invalidate_cache()
             found: bytes = self._system.cat_file(f"{self._root}/{LOCK}")
@@ -246,7 +252,7 @@ class RemoteFolder(Folder):
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Convert exceptions of the store's library, of many types, to CheckpointError with the name of the store."""
+        """Convert each exception of the object store's library to a CheckpointError with the name of the store."""
         try:
             yield
         except Exception as error:

@@ -151,7 +151,7 @@ def instead(path: pathlib.Path, wanted: str) -> str | None:
 
 
 def recognized(path: pathlib.Path) -> str | None:
-    """Return the kind of a file or folder; None for an unknown kind or a path that does not exist.
+    """Return the kind of a file or folder, such as "npz"; None for an unknown kind or a path that does not exist.
 
     Example:
       >>> import numpy as np

@@ -203,12 +203,18 @@ class _Row:
         return ", ".join(filter(None, (order, split)))
 
     def targets(self, name: str) -> list[str] | None:
-        """Return the names of the parameters that the array `name` of the file sets; None if `name` does not match."""
+        """Return the names of the parameters that get the array `name` of a file; None if no parameter does."""
         found = [rule.apply(name) for rule in self._rules]
         return None if found[0] is None else [str(target) for target in found]
 
     def parts(self, array: np.ndarray) -> list[np.ndarray]:
-        """Transpose and split an array of the file into the values of parameters; raise a ValueError if that fails."""
+        """Return the values of the parameters that one array of a weight file contains.
+
+        The array is transposed and split as the name table says.
+
+        Raises:
+          ValueError: the array cannot be transposed or split in this way.
+        """
         if isinstance(self._axes, str):
             array = array.T
         elif self._axes:
@@ -270,7 +276,10 @@ def fit(
 
 
 def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list[_Share], list[str]]:
-    """Return the new values of parameters by the rows of a name table, and error sentences for unusable arrays."""
+    """Return the values that the rows of a name table assign to parameters, and error sentences for unusable arrays.
+
+    A name table maps names of arrays in a file to names of parameters.
+    """
     shares: list[_Share] = []
     problems: list[str] = []
     takers: dict[str, str] = {}
@@ -322,7 +331,10 @@ def _converted(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _difference(name: str, origin: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> str | None:
-    """Return an error sentence if the shape or dtype of an array differs from the program; None if both agree."""
+    """Compare an array from a file with the parameter `name` of the program, which has `shape` and `dtype`.
+
+    Return an error message if shape or dtype differ; None if both agree.
+    """
     if array.shape == tuple(shape) and str(array.dtype) == dtype:
         return None
     hint = f'; ({name!r}, "transpose") fits' if array.ndim > 1 and array.T.shape == tuple(shape) else ""
@@ -332,7 +344,11 @@ def _difference(name: str, origin: str, array: np.ndarray, shape: tuple[int, ...
 def _line(
     row: _Row, shares: Sequence[_Share], found: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]
 ) -> tuple[str, ...]:
-    """Return one line of the report: pattern, target, conversion, number of arrays, and dtype with shape."""
+    """Return one line of the report on loaded arrays.
+
+    The line has the pattern of names in the file, the names in the program, and the conversion. The number of arrays,
+    with their dtype and shape, follows.
+    """
     made = [arrays[share.target] for share in shares]
     looks = {_shown(array) for array in made}
     dtypes = {str(found[share.name].dtype) for share in shares} - {str(array.dtype) for array in made}

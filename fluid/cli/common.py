@@ -56,7 +56,7 @@ def mistyped(message: str, wrong: str, known: Iterable[str], prefix: str = "") -
     close = re.fullmatch("Did you mean '(.*)'\\?", advice)
     if close is None:
         return errors.ArgumentError(f"{message} {advice}")
-    # The pattern matches an entire argument, or the entire text on one side of its "=".
+    # The pattern finds a mistyped name if it is an entire command line argument, or the entire text on one side of "=".
     pattern = re.compile(rf"(?<![^=]){re.escape(prefix + wrong)}(?![^=])")
     right = prefix + close[1]
     return MistypedError(f"{message} {advice}", lambda given: [pattern.sub(lambda _: right, text) for text in given])
@@ -220,7 +220,7 @@ def _from_file(name: str, path: pathlib.Path) -> ModuleType:
         message = f"there is no {name!r} in {str(path)!r}: there is no such file."
         raise mistyped(message, f"{path}:{name}", [f"{file}:{name}" for file in _beside(str(path), ".py")])
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # `dataclasses` needs the module in sys.modules
+    sys.modules.setdefault(path.stem, module)  # `dataclasses` searches sys.modules for the module of a class
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     return module

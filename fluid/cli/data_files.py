@@ -189,7 +189,7 @@ def _rows(name: str, value: Any) -> np.ndarray | list[Any]:
             f"the result {name!r} is one number for all rows, expected a value for each row; name such values: "
             f"--fetch prediction"
         )
-    if array.dtype.kind == "V":  # kind "V" is bfloat16, which Arrow does not support
+    if array.dtype.kind == "V":  # NumPy's kind "V" stands for bfloat16, which Arrow does not support
         array = array.astype("float32")
     return array[:, 0] if array.shape[1:] == (1,) else array
 
@@ -202,7 +202,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _columns(column: str, known: Sequence[str]) -> list[str]:
-    """Return the names of the columns for a feed: `NAME`, or else `NAME_0`, `NAME_1`, ...; empty if there are none."""
+    """Return the names of a feed's columns in a data file; empty if the file has none of them.
+
+    A single column has the name `column`. Several columns have the names `column_0`, `column_1` and so on.
+    """
     if column in known:
         return [column]
     numbered = (f"{column}_{number}" for number in itertools.count())
@@ -215,7 +218,7 @@ def _is_plain(spec: FeedSpec) -> bool:
 
 
 def _feed(columns: Mapping[str, Sequence[str]], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a row, with values by column, to a dict of values by feed name."""
+    """Convert a row of a data file, with values by column name, to a dict of values by feed name."""
     return {
         name: row[found[0]] if len(found) == 1 else np.array([row[column] for column in found])
         for name, found in columns.items()

@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Compute and print the plan of a program for the meshes in the arguments."""
+    """Compute and print the memory and communication of a program on each device mesh in the command-line arguments."""
     meshes = [mesh_of(text) for text in given.mesh]
     count = max(math.prod(mesh.axes.values()) for mesh in meshes)
     # JAX accepts these options only before it computes anything, so they are set before the user's file runs.
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     jax.config.update("jax_num_cpu_devices", count)
     found = fluid.plan(
         common.find(given.program),
-        # None stands for the default learning rate; a plan does not depend on the learning rate.
+        # Memory and communication do not depend on the learning rate, so the optimizer gets None, the default rate.
         None if given.optimizer is None else common.optimizer(given.optimizer, None, {}),
         given.batch,
         meshes,

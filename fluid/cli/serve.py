@@ -68,8 +68,8 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve models until SIGTERM or Ctrl-C; return the exit status."""
-    # Each model has its own thread. Without asynchronous dispatch, this thread itself computes. With it, a JAX thread
-    # computes, and each batch costs two more thread wake-ups.
+    # Each served model has its own thread. Without asynchronous dispatch, this thread itself computes. With
+    # asynchronous dispatch, a JAX thread computes, and each batch costs two more thread wake-ups.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     lists = ("batch_sizes", "buckets", "outer_buckets")

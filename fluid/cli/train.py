@@ -44,7 +44,7 @@ SETTINGS = {
     "precision": Setting(str, None, "bfloat16 or float16, to compute in it", "DTYPE"),
     "place": Setting(str, None, "the device, as in cpu or gpu:1", "DEVICE"),
 }
-# Prefixes of keys of --set and of the TOML file. After the dot follows the name of an optimizer argument, or of a feed.
+# `_OPEN`: prefixes of settings of `fluid train`. After the dot follows the name of an optimizer argument, or of a feed.
 _OPEN = ("optimizer.", "column.")
 
 
@@ -168,7 +168,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Check the names and types of settings from a user, and return the settings."""
+    """Check the names and types of the settings that a user gives to `fluid train`, and return the settings."""
     known = [*SETTINGS, "program"]
     checked = {}
     for written, value in values.items():

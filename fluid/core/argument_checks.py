@@ -250,7 +250,7 @@ def is_compiled_with_cuda() -> bool:
     """
     try:
         return bool(jax.local_devices(backend="cuda"))
-    except RuntimeError:  # JAX raises this error if it has no CUDA support
+    except RuntimeError:  # JAX raises RuntimeError if it has no CUDA support
         return False
 
 

@@ -76,8 +76,8 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
         primitive = equation.primitive.name
         inner = called(equation)
         result: tuple[str, str] | None = None
-        # Each call needs a separate dict `inside`, because all calls of one function share the variables of the
-        # function.
+        # Several equations may call one inner function, and its variables are the same objects in each call. So each
+        # call needs a separate dict from variables to kinds.
         if inner is not None:
             inside = {v: kind for v, kind in zip(inner.invars, inputs, strict=True) if kind is not None}
             if pair := _found(inner, inside, specs):
@@ -114,8 +114,9 @@ def _is_zero(spec: ParameterSpec) -> bool:
     return spec.initializer is jax.nn.initializers.zeros or (value is not None and not np.any(value))
 
 
-# `_KINDS`: for each kind of value that a layer expects, the name of the kind in messages, and the computations (keys of
-# `_MAKERS`) that most likely return another kind. A layer that expects labels, for example, should not get a sigmoid.
+# `_KINDS` describes the kinds of values that layers expect, such as probabilities or logits. Each entry has the name of
+# the kind in messages, and the computations (keys of `_MAKERS`) whose results are most likely of another kind. For
+# example, a layer that expects logits should not get the result of a sigmoid.
 _KINDS = {
     "probabilities": ("probabilities", {"product", "relu", "tanh", "log", "dropout", "norm"}),
     "shares": (
@@ -127,7 +128,8 @@ _KINDS = {
     "labels": ("labels", {"product", "sigmoid", "softmax", "relu", "tanh", "log"}),
     "scores": ("scores, which may be any numbers", {"sigmoid", "softmax"}),
 }
-# `_MAKERS`: for each kind of computation, such as "product" from `maker_of`, its description in messages.
+# `_MAKERS`: for each kind of computation that `maker_of` finds, such as "product", the words for its result in
+# messages.
 _MAKERS = {
     "product": "a matrix product or convolution, which may be any numbers",
     "sigmoid": "a sigmoid, which is between 0 and 1",
@@ -188,7 +190,7 @@ class Shapes(NamedTuple):
     values: dict[str, Array]
 
     def marked(self, other: "Shapes") -> "Shapes":
-        """Return a copy of these shapes with None for each dimension that depends on the batch size.
+        """Return a copy of these shapes of outputs and values, with None for dimensions that depend on the batch size.
 
         `other` has the shapes of a run with another batch size: dimensions that differ depend on the batch size. Named
         values that are not in `other` are left out.
@@ -269,7 +271,7 @@ def discover(
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
         _check_leaks(name, frame, closed.consts, batch)
     except Exception as error:
-        error.__notes__ = notes  # without JAX's note, which says that it removed traceback frames
+        error.__notes__ = notes  # remove JAX's own note about hidden traceback frames
         if explained is not None:
             explained.__notes__ = notes
             raise explained from None
@@ -346,7 +348,7 @@ def _first_of(value: Any, name: str | None) -> str:
 def _kept(frame: Frame) -> list[Any]:
     """Return the values that users named, and the states that do not belong to layers with parameters.
 
-    Users can fetch both, even if the program does not return them.
+    Users can fetch these values and states, even if the program does not return them.
 
     The moving averages of `batch_norm`, for example, belong to a layer with parameters, and are left out.
     """
@@ -406,7 +408,7 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
                 f"from layers such as layers.fc, and ParamAttr(trainable=True) is their default"
             )
         every = {n for n, s in found.frame.declared.arrays.items() if s.trainable is not None}
-        # No warning if the loss trains only some parameters: a GAN, for example, maximises a cost on purpose.
+        # Do not warn if the loss trains only some parameters: a GAN, for example, maximises a cost on purpose.
         if set(names) == every and (cost := negated_cost(found.jaxpr, loss)):
             warn(
                 f"the program {program} minimises the negative of layers.{cost}, which is a cost already, smaller for "

@@ -225,5 +225,5 @@ def _replacement(name: str, given: Any, array: Any) -> Any:
 
 
 def _not_computed(shape: Any) -> Any:
-    """Return the array that fills in for a value of a branch that does not run: NaN, or 0 for integers."""
+    """Return an array of NaN, or of 0 for integers; it replaces a value of a branch that does not run."""
     return jnp.full(shape.shape, jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else 0, shape.dtype)

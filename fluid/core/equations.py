@@ -19,7 +19,8 @@ _FLAT = frozenset({"stop_gradient", "sign", "floor", "ceil", "round"})
 _LAYOUT = frozenset({"reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"})
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _SUMS = frozenset({"add", "sub", "add_any"})
-# `_GROUPS`: primitives that only call a function. `digest` reads the equations of the function instead of the call.
+# `_GROUPS`: primitives that only call a function. The function `digest`, a hash of equations, does not read such a
+# call, but the equations of the called function.
 _GROUPS = frozenset({"jit", "pjit", "closed_call", "checkpoint", "remat2"})
 # `_COSTS`: loss layers whose result is smaller for a better network.
 _COSTS = frozenset(
@@ -268,7 +269,7 @@ def has_arrays(constants: Sequence[Any]) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether a constant is an array with at least two elements, and not a random key."""
+    """Return whether a constant of a JAX trace is an array with at least two elements, and not a random key."""
     return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1
 
 
@@ -304,7 +305,7 @@ def _kind_of(equation: Any, makers: "_Makers") -> str | None:
         logs = [origin for origin in makers.origins(equation.invars[1]) if origin[0].primitive.name == "log"]
         sums = [e.primitive.name for log, inside in logs for e, _ in inside.origins(log.invars[0])]
         return "log" if sums == ["reduce_sum"] else None
-    if name == "div":  # a softmax is exp(x) / sum(exp(x)), with one exponential for both
+    if name == "div":  # a softmax divides exp(x) by the sum of the same exp(x)
         above, below = ([e for e, _ in makers.origins(v)] for v in equation.invars)
         is_softmax = len(above) == len(below) == 1 and below[0].primitive.name == "reduce_sum"
         return "softmax" if is_softmax and below[0].invars[0] in above[0].outvars else None
@@ -433,8 +434,8 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
     def number(variable: Any) -> str:
         if is_literal(variable):
             return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
-        # Leave out the dtype of the variable, because dtypes are slow to convert to text. A conversion to another dtype
-        # is an equation, which the checksum includes.
+        # The checksum of a program includes no dtypes of variables, because dtypes are slow to convert to text. A
+        # conversion to another dtype is an equation, which the checksum includes.
         if variable not in numbers:
             numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
         return numbers[variable]
@@ -462,7 +463,10 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
 
 
 def _settings(equation: Any) -> Iterator[tuple[str, str]]:
-    """Yield the parameters of an equation as key and text, without names, functions and memory addresses."""
+    """Yield the parameters of a JAX equation as pairs (key, text), for a hash of the equations.
+
+    Names, functions and memory addresses are left out, because the hash must not depend on them.
+    """
     for key, value in equation.params.items():
         if callable(value) or "jaxpr" in key or key in ("branches", "name"):
             continue
@@ -502,13 +506,13 @@ class _Makers:
         self._arguments = arguments or {}
 
     def origins(self, variable: Any) -> list[tuple[Any, "_Makers"]]:
-        """Return the equations that compute the elements of a variable.
+        """Return the JAX equations that compute the elements of a variable.
 
         Reshapes and other changes of layout are skipped. For a selection such as `where`, the result includes the
         equations of all its cases.
 
         Returns:
-          Pairs of an equation, and the _Makers of the variables that the equation reads.
+          Pairs of an equation, and the _Makers object that finds the equations of the inputs.
         """
         if is_literal(variable):
             return []

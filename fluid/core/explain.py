@@ -224,7 +224,7 @@ def _needs_numbers(place: str, what: str, instead: str) -> errors.ProgramError:
 
 
 def _place(error: Exception) -> str | None:
-    """Return location and text of the user's innermost source line in an exception's traceback; None if it has none."""
+    """Return place and text of the innermost line of user code in an exception's traceback; None without user code."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
     if not frames:
         return None

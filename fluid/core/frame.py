@@ -350,7 +350,10 @@ class Frame:
 
     @property
     def states(self) -> dict[str, Any]:
-        """The current value of every state, by name: the value that a layer set, else the value before the run."""
+        """The current value of every state (such as a moving average) in a run of a program, by name.
+
+        A state has the value that a layer has set in the run, or else the value before the run.
+        """
         return {**self.given.states, **self.made.states}
 
     def compute(self, value: Any) -> Any:
@@ -393,17 +396,19 @@ class Frame:
     def reserve(self, name: str) -> None:
         """Advance the counters past an existing name: after `fc_3.w_0`, the next automatic name is `fc_4`."""
         stem, _, number = name.partition(".")[0].rpartition("_")
-        if stem and number.isdecimal() and len(number) < 10:  # 10 or more digits are part of a name that the user chose
+        # A number of 10 or more digits is part of a name that the user chose, and no counter of automatic names.
+        if stem and number.isdecimal() and len(number) < 10:
             for prefixed in (stem, self.scoped(stem)):
                 self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 
     def note(self, value: Any, **facts: Any) -> None:
         """Attach facts, by name, to a value, such as the logits to the result of a softmax; `fact` returns them."""
-        # The entry holds a reference to the value, so that no new object gets the value's `id` during the trace.
+        # The entry in `annotations` refers to the value, so that Python does not delete the value and give its `id` to
+        # another object.
         self.annotations.setdefault(id(value), {"value": value}).update(facts)
 
     def fact(self, value: Any, name: str) -> Any:
-        """Return the fact `name` that `note` attached to `value`; None if there is no such fact."""
+        """Return the fact `name`, such as the logits of a softmax, that `note` has stored for `value`; else None."""
         return self.annotations.get(id(value), {}).get(name)
 
     def hand_on(self, value: Any, result: Any, *names: str) -> None:
@@ -455,7 +460,7 @@ def current_frame(caller: str) -> Frame:
 
 
 def mixed_prefix(name: str, site: str) -> str:
-    """Return the error message for a name scope and a shared function that have the same name."""
+    """Return the error message for a name that the user has given to a name scope and also to a shared function."""
     return (
         f"{name!r} is the name of a shared function, and of a name scope that creates parameters at {site}; both would "
         f'name them {name}/...; open another scope, fluid.name_scope("{name}_scope"), or name the function: '
@@ -547,4 +552,4 @@ def warn_once(about: Any, subject: str, message: Callable[[], str]) -> None:
     if (id(about), subject) in _warned:
         return
     warn(message())
-    _warned[id(about), subject] = about  # only after `warn`: if warnings are errors, the next call must raise again
+    _warned[id(about), subject] = about  # recorded last: if `warn` raises an error, the next call must raise it again

@@ -22,14 +22,17 @@ class TableRows(Protocol):
         """Return the rows with the indices `ids` `[n]` of an embedding table `array` `[count, ...]`."""
 
     def beside(self, values: Any) -> Any:
-        """Convert `values` `[n, ...]`, one for each row that `read` returns, to the shape and sharding of the rows."""
+        """Convert values for rows of a table, such as gradients, to the shape and sharding of the rows.
+
+        The argument `values`, `[n, ...]`, has one value for each row that the method `read` returns.
+        """
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
         """Return the table `array` with the rows `ids` replaced by `rows`, which have the shape that `read` returns."""
 
 
 class Gathering(Protocol):
-    """An interface to read sharded arrays inside a compiled step."""
+    """An interface through which a compiled step collects the shards of an array on each device, to compute with it."""
 
     def gather(self, name: str, array: Any) -> Any:
         """Gather a parameter that is sharded over the mesh axis "fsdp", so that each device has all of it.
@@ -42,13 +45,16 @@ class Gathering(Protocol):
         """
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` with a backward pass that gathers sharded parameters again, to save memory."""
+        """Return `function` with a backward pass that gathers sharded parameters again.
+
+        This saves memory: gathered parameters of the forward pass are not stored for the backward pass.
+        """
 
     def replicate(self, value: Any) -> Any:
         """Replicate all arrays of the pytree `value` on every device."""
 
     def table(self, name: str) -> TableRows | None:
-        """Return the reader and writer of an embedding table with sharded rows; None if each device has all rows."""
+        """Return an object that accesses the sharded rows of an embedding table; None if each device has all rows."""
 
 
 class Layout(Protocol):
@@ -68,7 +74,7 @@ class Layout(Protocol):
 
     @property
     def gathering(self) -> Gathering | None:
-        """The object that reads sharded arrays inside a compiled step; None without a device mesh."""
+        """An object that gathers sharded arrays in a compiled step, before layers read them; None without a mesh."""
 
     def add(self, program: Program) -> None:
         """Register a program and check the shardings of its parameters, before its arrays are created.
@@ -106,7 +112,10 @@ class Layout(Protocol):
         """
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
-        """Return the sharding that `take` gives to the input array `name` of shape `shape`; None for host memory."""
+        """Return the sharding that the method `take` gives to an input array when it copies the array to the devices.
+
+        None stands for an array that stays in host memory.
+        """
 
     def rows_here(self, count: int) -> Collection[int]:
         """Return the indices of the rows of a minibatch that devices of this process hold.
@@ -116,7 +125,12 @@ class Layout(Protocol):
         """
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """Return the initial parameters and states of a program, by name; `root` is the random key, None for zeros."""
+        """Return the initial parameters and states of a program, by name.
+
+        Args:
+          program: the program.
+          root: the random key from which they are drawn; if it is None, all arrays are zeros.
+        """
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
         """Return the initial optimizer state for `parameters`; `rule` is the update rule of an optimizer."""
@@ -130,4 +144,4 @@ class Layout(Protocol):
         """
 
     def jit_test(self, step: Callable[..., Any]) -> Any:
-        """Compile a pure inference step `step(arrays, feeds, *rest)`, which changes no arrays."""
+        """Compile an inference step, a pure function `step(arrays, feeds, *rest)` that changes no parameters."""

@@ -53,7 +53,9 @@ def inner_frame(frame: Frame) -> Frame:
 
 
 def leave(frame: Frame, child: Frame, caller: str) -> None:
-    """Copy feeds, warnings, name counters and the flag for random numbers from a loop's Frame to the outer Frame.
+    """Copy the records of a traced loop or branch to the outer Frame; a Frame is the state of one trace.
+
+    The records are feeds, warnings, name counters and the flag for random numbers.
 
     Args:
       frame: the outer frame.
@@ -72,7 +74,8 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
         raise errors.ProgramError(
             f"fluid.{caller}: optimizer.minimize was called inside; return the loss and minimise it outside"
         )
-    frame.declared.feeds.update(child.declared.feeds)  # a layer inside the loop may have limited the range of a feed
+    # Copy the declarations of feeds, because a layer inside the loop may have limited the range of a feed.
+    frame.declared.feeds.update(child.declared.feeds)
     frame.declared.uses_randomness |= child.declared.uses_randomness
     frame.made.doubts.extend(child.made.doubts)
     frame.made.training_doubts.extend(child.made.training_doubts)
@@ -122,12 +125,12 @@ class Body:
         self.written: tuple[str, ...] = found.written if self._frame.mode == TRAIN else ()
 
     def states(self) -> dict[str, Any]:
-        """Return the states that the function changes, by name, with their current values: a loop starts from them."""
+        """Return the initial values, by name, of the states that the loop's function changes, such as moving means."""
         now = self._frame.states
         return {name: now[name] for name in self.written}
 
     def keep(self, states: Mapping[str, Any]) -> None:
-        """Set the states of the outer frame to `states`, their values after the loop."""
+        """Set the states outside the loop to `states`, their values after the last iteration."""
         self._frame.made.states.update(states)
 
     def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
@@ -157,7 +160,7 @@ class Body:
         return child
 
     def _first_child(self) -> Frame:
-        """Return the Frame (state) of the first run, which records the parameters and states of the function."""
+        """Return the Frame (state) of the body's first run, which records the body's parameters and states."""
         return self._child(0)
 
     def _run(self, child: Frame, args: Sequence[Any]) -> Any:
@@ -168,13 +171,14 @@ class Body:
 
     def _try_out(self, examples: Sequence[Any]) -> BodyFindings:
         frame = self._frame
-        # The first traced run of the program did not reach this loop body, so trace the body here.
+        # Normally the first trace of a program also traces each loop body. If the first trace has not reached this
+        # body, trace the body here.
         if not frame.discovering:
             return self._abstractly(examples)
         child = self._first_child()
         self._run(child, examples)
-        # The outer Frame already has the new parameters. Add the new states too, because a loop carries the states of
-        # the outer Frame.
+        # This run of the loop body may have created parameters and states. The outer Frame (the state of the program
+        # run) already has the parameters. Add the states too, because the loop carries the states of the outer Frame.
         for name in child.given.states.keys() - frame.given.states.keys():
             spec = frame.declared.arrays[name]
             frame.given.states[name] = np.zeros(spec.shape, jnp.dtype(spec.dtype))
@@ -313,12 +317,18 @@ class StackedBody(Body):
         self.arrays = {name: made[name] for name in self._own}
 
     def states(self) -> dict[str, Any]:
-        """Return the current values of the states that the function changes and that all runs share, by name."""
+        """Return the current values of the states that the repeated function changes, by name.
+
+        Only states that all runs of the function share are included.
+        """
         now = self._frame.states
         return {name: now[name] for name in self.written if name not in self._own}
 
     def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
-        """Run the function once. The dict `states` must include, by name, the run's slice of each stacked array.
+        """Run the repeated function once, for example for one block of `layers.repeat`.
+
+        The parameters of all runs are stacked in arrays. The dict `states` must include, by name, the slices for this
+        run.
 
         Returns:
           The result of the function, and the changed states by name.
@@ -334,7 +344,10 @@ class StackedBody(Body):
         return result, {name: now[name] for name in self.written}
 
     def _child(self, iteration: Any) -> Frame:
-        """Return the Frame (state) of one run, without the stacked arrays; `__call__` adds one slice of each array."""
+        """Return the Frame (state of a trace) of one run of the repeated function.
+
+        The Frame has no stacked arrays, which hold the parameters of all runs. `__call__` adds the slices of this run.
+        """
         child = super()._child(iteration)
         given = child.given
         given.parameters = self._others(given.parameters)
@@ -350,7 +363,8 @@ class StackedBody(Body):
 
     def _first_child(self) -> Frame:
         child = super()._first_child()
-        # A trace creates dummy slices of the parameters only if the dummy batch size is not None, so set it to -1.
+        # In the first trace of a program, layers create dummy parameters; a dummy batch size marks this trace. Repeated
+        # blocks need dummy slices of their parameters in any trace, so replace a missing batch size by -1.
         child.placeholder_batch = child.placeholder_batch or -1
         return child
 
@@ -419,8 +433,8 @@ class Stages:
         places: list[int | None] = list(range(len(values)))
         while self._open:
             closed = self._open.pop().finish(values)
-            # A result that a stage (nested function) did not compute is a constant of the stage: search for the result
-            # in the next outer stage.
+            # Recorded functions (stages) are nested. A value from outside a stage is a constant of this stage: search
+            # for its computation in the next outer stage.
             constants = {id(v): i for i, v in enumerate(closed.jaxpr.constvars)}
             places = [None if p is None else constants.get(id(closed.jaxpr.outvars[p])) for p in places]
             values = list(closed.consts)
@@ -447,7 +461,7 @@ class Staged:
         self.inside = inside
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """Run the recorded function on a list of pytrees, one for each argument, and return the list of results."""
+        """Run the recorded body of a `with` on a list of pytrees, one for each argument; return the list of results."""
         values = list(self._values)
         for jaxpr, argument in zip(self._jaxprs, arguments, strict=True):
             values = jax.core.eval_jaxpr(jaxpr, values, *jax.tree.leaves(argument))

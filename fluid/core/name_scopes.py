@@ -64,8 +64,8 @@ def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
     """Record the parameters that a name scope created; warn if an earlier `with` block created similar parameters.
 
     Args:
-      frame: the frame of the program function.
-      scope: the full prefix, such as "generator/decoder".
+      frame: the Frame (state) of the running program function.
+      scope: the full prefix of names in the scope, such as "generator/decoder".
       site: the user's source line that opened the scope.
       known: names of the arrays that the program had before the scope was opened.
     """
@@ -99,8 +99,8 @@ class NameScope:
 
     def __init__(self, prefix: str, frame: Frame):
         self._prefix = prefix
-        # The reference to the frame, which holds all tracers of the run, is weak: otherwise a scope that outlives the
-        # trace would keep the tracers alive.
+        # The frame (the state of one trace) holds all tracers of the trace. The reference to the frame is weak:
+        # otherwise a name scope that the user keeps after the trace would keep the tracers alive.
         self._frame = weakref.ref(frame)
 
     def __repr__(self) -> str:

@@ -250,7 +250,8 @@ class Program(KnownAttributes):
     @property
     def outputs(self) -> list[Array]:
         """The shape and dtype of each output; None stands for the batch size."""
-        # Scalar outputs have no batch dimension, so programs with only losses and metrics need no second traced run.
+        # A second traced run, with another batch size, finds the dimensions that depend on the batch size. Scalars have
+        # no dimensions, so programs with only losses and metrics need no second run.
         are_scalars = all(array.shape in ((), (1,)) for array in self._shapes.outputs)
         return (self._shapes if are_scalars else self._known_shapes()).outputs
 
@@ -274,7 +275,8 @@ class Program(KnownAttributes):
 
         The first call traces the program function once more, with another batch size.
         """
-        # Not a cached property: in Python 3.11 and before, all programs would share its lock while a function runs.
+        # Do not use `cached_property` here. In Python 3.11 and before, all programs would share the lock of the
+        # property, and would wait for each other while a program function runs.
         if self._marked is None:
             other = self._other_run()
             self._marked = self._shapes if other is None else self._shapes.marked(shapes_of(other))
@@ -298,7 +300,7 @@ class Program(KnownAttributes):
             return find_reductions(
                 run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
             )
-        except Exception:  # guess the rules; the error is raised again, and reported, when the user runs the program
+        except Exception:  # an error of the program: guess the rules; a run of the program raises the error again
             return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
 
     @functools.cached_property
@@ -317,13 +319,18 @@ class Program(KnownAttributes):
         first = self._equation_shapes(_BATCHES[0])
         try:
             second = self._equation_shapes(_BATCHES[1])
-        except Exception:  # a function may work for one batch size only; then no dimension counts as batch-dependent
+        except Exception:
+            # Some programs work for one batch size only. No dimension is then marked as dependent on the batch size.
             second = first
         found = {n: EquationValue(n, marked(array, second.get(n, array))) for n, array in first.items()}
         return {name.rpartition(".tmp_")[0]: value for name, value in found.items() if ".tmp_" in name} | found
 
     def _equation_shapes(self, batch: int) -> dict[str, Array]:
-        """Return the shapes and dtypes of `equation_values` in train mode, by name, for a dummy batch size."""
+        """Trace the program in train mode, and return shape and dtype of the results of operators, by name.
+
+        Args:
+          batch: the dummy batch size of the trace.
+        """
 
         def values(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
             def apply(_: Any) -> Applied:
@@ -462,7 +469,7 @@ class Program(KnownAttributes):
     def _run_in_test(
         self, key: jax.Array, arrays: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> tuple[Frame, list[Any]]:
-        """Run the function in test mode; return the Frame (the state of the run) and the outputs.
+        """Run the program function in test mode; return the Frame (the state of the run) and the outputs.
 
         Args:
           key: the random key.
@@ -533,7 +540,8 @@ class Program(KnownAttributes):
             return None
         try:
             return self._discover(_BATCHES[1])
-        except Exception:  # a function may work for one batch size only; then no dimension counts as batch-dependent
+        except Exception:
+            # Some programs work for one batch size only. No dimension is then marked as dependent on the batch size.
             return None
 
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
@@ -548,7 +556,8 @@ def warn_of_adversaries(programs: Collection[Program]) -> None:
     parameters include "generator" and "discriminator".
     """
     sides = ("discriminator", "generator")
-    # Check the names of parameters: only they show the mistake, because programs may train common layers on purpose.
+    # Check the names of parameters. Two programs may train common parameters on purpose, so common parameters alone do
+    # not show the mistake.
     names = {p.name: {s for m in p.minimizes for n in m.parameters for s in sides if s in n} for p in programs}
     both = [name for name, found in names.items() if len(found) == len(sides)]
     if len(both) > 1:

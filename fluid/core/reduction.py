@@ -70,7 +70,9 @@ class Reduction(NamedTuple):
 
 
 def guess(shape: Sequence[int | None], doubt: str = "its program") -> Reduction:
-    """Return a guessed rule for an output without a known rule: "mean" for a scalar, else "rows".
+    """Guess how to combine a program output over several minibatches, if the layers have recorded no rule.
+
+    The values of a scalar are averaged ("mean"); the rows of other outputs are concatenated ("rows").
 
     Args:
       shape: the shape of the output.
@@ -83,8 +85,8 @@ class Contribution(NamedTuple):
     """The contribution of one minibatch to the value of an output over several minibatches.
 
     Attributes:
-      value: the output for the minibatch; a tuple of Contributions if the rule of the output is a function of several
-        values.
+      value: the output for the minibatch. If the output is a function of several values, such as a ratio of two sums,
+        a tuple with the Contribution of each value.
       weight: the weight if the output is a mean, a float32 scalar; else None.
     """
 
@@ -145,11 +147,11 @@ _OVER_EXAMPLES = frozenset({"mean", "sum", "max", "min", "examples", "share"})
 
 
 class Noted(NamedTuple):
-    """A named value with a reduction rule that layers have recorded.
+    """A named value of a program, for which layers have recorded how to combine it over several minibatches.
 
     Attributes:
       name: the name of the value.
-      kind: the kind of the rule, such as "mean" or "sum"; see `Reduction`.
+      kind: the kind of the reduction rule, such as "mean" or "sum"; see `Reduction`.
       value: the variable of the value in the traced equations.
       weight: the variable of the weight if the kind is "mean"; else None.
     """
@@ -242,11 +244,13 @@ class _Reading:
         self._read(first.jaxpr, second.jaxpr)
 
     def kind(self, variable: Any, twin: Any) -> _Kind:
-        """Return the kind of a variable or literal of the first trace.
+        """Return the kind of a variable or literal: the way in which its value depends on the examples of a minibatch.
+
+        The kind is found from two traces of a program, with different batch sizes.
 
         Args:
-          variable: the variable or literal.
-          twin: the variable or literal at this position in the second trace.
+          variable: the variable or literal in the first trace.
+          twin: the corresponding variable or literal in the second trace.
         """
         if not is_literal(variable):
             return self._kinds.get(variable, _CONSTANT)
@@ -261,9 +265,10 @@ class _Reading:
         return _Kind("share" if np.isclose(here * first, there * second) else "unknown")
 
     def _by_examples(self, noted: Noted, twin: Noted) -> Noted:
-        """Return the recorded rule `noted`, with None in place of a weight that equals the number of examples.
+        """Return `noted`, a recorded reduction rule, without its weight if this weight is the number of examples.
 
-        `twin` is the corresponding rule of the second trace, which has another batch size.
+        `twin` is the same rule in a second trace of the program, which has another batch size. A constant weight that
+        equals the batch size in both traces is the number of examples.
         """
         if noted.weight is None or not is_literal(noted.weight) or not is_literal(twin.weight):
             return noted
@@ -288,10 +293,10 @@ class _Reading:
                 self._kinds[variable] = self._said(equation, variable, kind)
 
     def _said(self, equation: Any, variable: Any, kind: _Kind) -> _Kind:
-        """Return the kind, such as "mean", that a layer has recorded for a variable.
+        """Return the kind of a variable: the rule, such as "mean", that combines it over minibatches.
 
-        Without a record, or if the record states a mean and the variable is constant, return `kind`, the kind that the
-        equation implies.
+        A rule that a layer has recorded takes precedence over `kind`, the rule that follows from the equation. As an
+        exception, a recorded mean of a constant is ignored.
         """
         noted = self._noted.get(variable)
         if noted is None or (kind is _CONSTANT and noted.kind == "mean"):
@@ -301,11 +306,11 @@ class _Reading:
         return _Kind(noted.kind) if noted.kind in _OVER_EXAMPLES else _Kind("unknown", None, equation)
 
     def _result(self, equation: Any, twin: Any, inputs: Sequence[_Kind], place: int) -> _Kind:
-        """Return the kind, such as "mean" or "rows", of one result of an equation.
+        """Return the kind of one result of an equation, such as "mean": how it depends on the examples of a minibatch.
 
         Args:
           equation: an equation of the first trace.
-          twin: the corresponding equation of the second trace.
+          twin: the corresponding equation of the second trace, which has another batch size.
           inputs: the kinds of the inputs.
           place: the index of the result.
         """
@@ -326,7 +331,7 @@ class _Reading:
         return kind._replace(equation=equation) if kind.name == "unknown" else kind
 
     def _weighs_the_same(self, first: _Kind, second: _Kind) -> bool:
-        """Return whether two variables of the kind "mean" are means with equal weights."""
+        """Return whether two means over the examples of a minibatch give equal weights to the examples."""
         if first.noted is None or second.noted is None:
             return first.noted is second.noted
         return self._computed_alike(first.noted.weight, second.noted.weight)
@@ -347,9 +352,11 @@ class _Reading:
 def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
     """Return the kind of the result of an arithmetic equation without batch dimensions.
 
+    A kind, such as "mean" or "sum", states how a value depends on the examples of a minibatch.
+
     Args:
       equation: the equation.
-      inputs: the kinds of its inputs, not all constant.
+      inputs: the kinds of the inputs of the equation; at least one input is not constant.
       same: a function of the kinds of two means that returns whether their weights are equal.
     """
     name = equation.primitive.name
@@ -365,7 +372,10 @@ def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _
 
 
 def _sum(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind, such as "mean" or "unknown", of `a + b` from the kinds `inputs` of `a` and `b`."""
+    """Return the kind of the sum `a + b` from the kinds `inputs` of `a` and `b`.
+
+    The kind of a value, such as "mean" or "unknown", states how the value depends on the examples of a minibatch.
+    """
     first, second = inputs
     if first is _CONSTANT:
         first, second = second, first
@@ -376,18 +386,27 @@ def _sum(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], 
 
 
 def _difference(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind, such as "mean" or "unknown", of `a - b` from the kinds `inputs` of `a` and `b`."""
+    """Return the kind of `a - b`; `inputs` are the kinds of `a` and `b`.
+
+    A kind, such as "mean", states how a value depends on the examples of a minibatch.
+    """
     return _sum(equation, [inputs[0], _negative(equation, inputs[1:], same)], same)
 
 
 def _negative(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of `-a`: "min" if the kind of `a` is "max", "max" if it is "min", else the kind of `a`."""
+    """Return the kind of `-a`: "min" if the kind of `a` is "max", "max" if it is "min", else the kind of `a`.
+
+    A kind, such as "mean", states how a value depends on the examples of a minibatch.
+    """
     opposite = {"max": _Kind("min"), "min": _Kind("max")}
     return opposite.get(inputs[0].name, inputs[0])
 
 
 def _product(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind, such as "mean" or "unknown", of `a * b` from the kinds `inputs` of `a` and `b`."""
+    """Return the kind of `a * b`; `inputs` are the kinds of `a` and `b`.
+
+    A kind, such as "mean", states how a value depends on the examples of a minibatch.
+    """
     kinds = dict(zip((kind.name for kind in inputs), inputs, strict=True))
     if kinds.keys() == {"sum", "share"}:
         return _Kind("mean")
@@ -396,7 +415,10 @@ def _product(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kin
 
 
 def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind, such as "mean" or "unknown", of `a / b` from the kinds `inputs` of `a` and `b`."""
+    """Return the kind of a quotient `a / b`, from `inputs`, the kinds of `a` and `b`.
+
+    The kind of a value, such as "mean" or "sum", states how the value depends on the examples of a minibatch.
+    """
     first, second = inputs
     if (first.name, second.name) == ("sum", "examples"):
         return _Kind("mean")
@@ -404,20 +426,27 @@ def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Ki
 
 
 def _scaled(equation: Any, kind: _Kind) -> _Kind:
-    """Return the kind, such as "mean" or "unknown", of a product or quotient of a value and a constant.
+    """Return the kind of `value * constant` or `value / constant`; `kind` is the kind of the value.
 
-    `kind` is the kind of the value."""
+    A kind, such as "mean", states how a value depends on the examples of a minibatch.
+    """
     positive = any(is_literal(v) and v.val > 0 for v in equation.invars)
     return kind if kind.name in ("mean", "sum") or positive else _Kind("unknown")
 
 
 def _kept(*names: str) -> Callable[..., _Kind]:
-    """Return a function that finds the kind of a result: the kind of the first input if in `names`, else "unknown"."""
+    """Return a function that finds the kind of a result: the kind of the first input if in `names`, else "unknown".
+
+    A kind, such as "mean", states how a value depends on the examples of a minibatch.
+    """
     return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
 
 
 def _bound(name: str) -> Callable[..., _Kind]:
-    """Return a function that finds the kind of `max(a, b)` or `min(a, b)`; `name` is "max" or "min"."""
+    """Return a function that finds the kind (reduction rule) of the result of a JAX equation "max" or "min".
+
+    The kind is `name`, which is "max" or "min", if each input has this kind or is constant; else "unknown".
+    """
     return lambda equation, inputs, same: _Kind(name if {k.name for k in inputs} <= {name, "constant"} else "unknown")
 
 
@@ -509,14 +538,15 @@ def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
 def _moves(
     jaxpr: Any, twin: Any, counts: tuple[int, int], line: str = "its program", inside: bool = False
 ) -> Iterator[str]:
-    """Yield the user's source lines that reverse the rows or change their number.
+    """Yield the user's source lines that reverse the rows of a batch or change their number.
 
-    Inside loops and branches, lines that reduce over rows are included.
+    Dimensions of rows are found from two traces of a function, with different numbers of rows. Inside loops and
+    branches, lines that reduce over rows are included.
 
     Args:
-      jaxpr: the equations for the first number of rows.
-      twin: the equations for the second number of rows.
-      counts: both numbers of rows.
+      jaxpr: the equations of the first trace.
+      twin: the equations of the second trace.
+      counts: the numbers of rows of the two traces.
       line: the source line to report for equations without one.
       inside: True for the equations of a loop or branch.
     """
@@ -530,7 +560,8 @@ def _moves(
         reduced = inside and name in _REDUCTIONS and following and not left
         if turned or reduced or any(a * counts[1] != b * counts[0] for a, b in left):
             yield here
-        if name != "while":  # skip while loops: their condition may reduce over rows, for example with `any`
+        # Do not search in while loops: the condition of a loop may reduce over rows on purpose, for example with `any`.
+        if name != "while":
             for inner, same in zip(inner_jaxprs(equation), inner_jaxprs(other), strict=True):
                 if len(inner.eqns) != len(same.eqns):
                     yield here
@@ -539,14 +570,21 @@ def _moves(
 
 
 def _pairs(variables: Sequence[Any], others: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return pairs of sizes, one from each trace, for all dimensions that depend on the number of rows."""
+    """Find the dimensions of variables that differ between two traces of a function with different numbers of rows.
+
+    Returns:
+      For each of these dimensions the pair of its sizes in the two traces.
+    """
     pairs = zip(variables, others, strict=True)
     shapes = ((v.aval.shape, w.aval.shape) for v, w in pairs if hasattr(v.aval, "shape"))
     return [(a, b) for one, two in shapes for a, b in zip(one, two, strict=True) if a != b]
 
 
 def _sizes(equation: Any, other: Any) -> list[tuple[int, int]]:
-    """Return pairs of sizes, one from each trace, for the dimensions that a `rev` (reverse) equation reverses."""
+    """Return the sizes of the dimensions that a `rev` (reverse) equation reverses.
+
+    The program was traced with two batch sizes. Each pair in the result has the sizes of one dimension in both traces.
+    """
     first, second = equation.invars[0].aval.shape, other.invars[0].aval.shape
     return [(first[i], second[i]) for i in equation.params["dimensions"]]
 
@@ -607,7 +645,8 @@ def _trace(
         values: list[Any] = []
         for output in outputs:
             reduced = frame.fact(output, "reduced")
-            # A record without a function is a rule for the output itself.
+            # `reduced` describes how a layer has computed the output from other values by a function. Without a
+            # function, it is a rule that combines values of the output, and `said_of` returns this rule.
             if reduced is not None and reduced.function is None:
                 reduced = None
             parts = [output] if reduced is None else reduced.parts

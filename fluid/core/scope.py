@@ -64,7 +64,9 @@ class Scope(MutableMapping[str, jax.Array]):
         self.root: Any = place(jax.random.key_data(root_key(whole_number("Session", "seed", seed, least=0))))
 
     def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
-        """Add the arrays of a program; share arrays that another program already added.
+        """Add the parameters and states of a program to this Scope, which holds the arrays of a session.
+
+        Programs share arrays by name: an array that an earlier program has added stays as it is.
 
         Args:
           specs: the ParameterSpec of each parameter and state, by name.
@@ -85,11 +87,11 @@ class Scope(MutableMapping[str, jax.Array]):
         if any(name not in self.specs for name in specs):
             values = init()
             new = [n for n in specs if n not in self.specs]
-            self.arrays |= {n: values[n] for n in sorted(new)}  # sorted by name, like the parameters in saved files
+            self.arrays |= {n: values[n] for n in sorted(new)}  # arrays are sorted by name, as in saved files
             self.specs |= {n: specs[n] for n in new}
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Move all arrays to another device, before the first step.
+        """Move all arrays of this scope to another device; this is allowed only before the first training step.
 
         Args:
           place: puts a pytree of arrays on a device.
@@ -99,7 +101,7 @@ class Scope(MutableMapping[str, jax.Array]):
             self.step, self.root = place(self.step), place(self.root)
 
     def close(self) -> None:
-        """Release the memory of all arrays; later reads raise an error."""
+        """Release the memory of all arrays in the scope; later reads of an array raise an error."""
         self.arrays, self.slots = _Closed(), {}
 
     def known_step(self) -> int | None:

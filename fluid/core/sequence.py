@@ -52,7 +52,8 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
         return None
     step = batch.shape[2:]
     shape = tuple(other.shape)
-    # An array `[1, *step]`, in which `step` is the shape of one step, broadcasts with every step.
+    # An array `[1, *step]`, where `step` is the shape of one step, fits each step of a sequence batch: remove its first
+    # dimension.
     if len(shape) == len(step) + 1 and shape[0] == 1:
         shape = shape[1:]
     if len(shape) > len(step) or any(a not in (1, b) for a, b in zip(shape[::-1], step[::-1], strict=False)):
@@ -287,7 +288,7 @@ class NestedSequenceBatch:
         return NestedSequenceBatch(data, self.lengths, self.inner_lengths)
 
     def flat(self) -> SequenceBatch:
-        """Return a SequenceBatch of all `batch * outer` inner sequences; padding sequences have length 0."""
+        """Return all inner sequences as one SequenceBatch of `batch * outer` rows; padding sequences have length 0."""
         lengths = jnp.where(self.outer_mask, self.inner_lengths, 0)
         return SequenceBatch(self.data.reshape(lengths.size, *self.shape[2:]), lengths.reshape(-1))
 
@@ -399,7 +400,7 @@ class LoDTensor:
         return NestedSequenceBatch.from_rows([list(itertools.islice(steps, n)) for n in outer[0]], self._data.dtype)
 
     def set(self, data: Any, place: Any = None) -> None:
-        """Replace the data `[steps, ...]`. The argument `place` has no effect."""
+        """Replace the data, `[steps, ...]`, which holds the steps of all sequences. `place` has no effect."""
         del place
         self._data = np.asarray(data)
 

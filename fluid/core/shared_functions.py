@@ -101,7 +101,7 @@ class Shared:
         return self if instance is None else Shared(self.function.__get__(instance, owner), self.name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with the parameters and states that all calls share."""
+        """Call the shared function: all its calls use the same parameters and states, which the first call creates."""
         frame = current_frame("shared")
         naming = frame.naming
         outer = naming.scopes, naming.shared
@@ -113,7 +113,7 @@ class Shared:
             naming.scopes, naming.shared = outer
 
     def _begin(self, frame: Frame) -> SharedCall:
-        """Record one more call in the running program function; return its name prefixes and the user's source line.
+        """Record a call of this shared function in a program; return the name prefixes and source line of the call.
 
         Raises:
           ProgramError: the program already shares another function under this name.

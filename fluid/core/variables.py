@@ -128,7 +128,7 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
         added = frame.given.row_perturbations[name][len(known)]
         rows = rows + (jax.lax.stop_gradient(added) if frame.freezing else added)
     real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
-    # Record no ids if the rows are overridden or frozen: an update must not change these rows.
+    # Record no row ids for an embedding table that is overridden or frozen: an update must not change its rows.
     if name in frame.given.overrides or frame.freezing:
         real = jnp.zeros_like(real)
     known.append(jnp.where(real, ids, table.shape[0]))  # the id `table.shape[0]`, one after the last, means no row
@@ -220,8 +220,8 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
       caller: the public name for the error message when no program function is running, such as "layers.fc".
 
     Returns:
-      The value for the following computation: the user's override, or `value` plus its perturbation, if this run has
-      one; else `value`.
+      The value for the following computation: the user's override if there is one, else `value`. If this run computes
+      the gradient with respect to `value`, an array of zeros is added, which JAX differentiates.
 
     Raises:
       ProgramError: the program already has this name.
@@ -277,7 +277,14 @@ def unrecorded(scope: str) -> Iterator[None]:
 
 
 def perturbed(value: Any, perturbation: Any) -> Any:
-    """Add a perturbation to the floating-point arrays of a pytree; integers, such as lengths, stay unchanged."""
+    """Add zeros, with respect to which JAX can compute gradients, to the floating-point arrays of a pytree.
+
+    Integers, such as lengths, stay unchanged.
+
+    Args:
+      value: a pytree of arrays.
+      perturbation: a pytree of the same structure, with the zeros to add.
+    """
     return jax.tree.map(lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, perturbation)
 
 
@@ -316,10 +323,10 @@ def _is_written(value: Any) -> bool:
 
 
 def limit_to_probabilities(value: Any, also: int | None = None) -> None:
-    """Record that integer labels must be 0 or 1, and floating-point labels between 0 and 1; `also` is valid too.
+    """Record that integer labels must be 0 or 1, and floating-point labels between 0 and 1.
 
-    The input pipeline checks the labels of a feed; see `limit_feed`. If the program converts a feed to floats, the
-    limits apply to the data before the conversion.
+    The number `also`, such as a label to ignore, is valid too. The input pipeline checks the labels of a feed; see
+    `limit_feed`. If the program converts a feed to floats, the limits apply to the data before the conversion.
     """
     frame = current_frame("core.limit_to_probabilities")
     converted = frame.fact(value, "cast_from")

@@ -102,7 +102,7 @@ def _warn_of(variable: str, value: str) -> None:
 
 
 def _of_cluster() -> Membership | None:
-    """Return the Membership that JAX detects from the variables of a cluster; None outside a cluster."""
+    """Return the Membership that JAX detects from the environment variables of a cluster; None outside a cluster."""
     from jax._src import clusters
 
     found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)

@@ -15,8 +15,9 @@ import numpy as np
 
 from fluid import errors
 
-# Number of exchanges whose values are deleted together, with one call of the coordination service. The latest complete
-# block of values is kept, because another process may still read it.
+# Number of exchanges between the processes that form a block. The exchanged values of a block are deleted together,
+# with one call of JAX's coordination service. The latest complete block is kept, because a slow process may still read
+# it.
 _ROUNDS = 64
 
 
@@ -195,7 +196,7 @@ def group() -> Group:
 
 
 def join(found: Group) -> Group:
-    """Register and return the Group that `group()` returns from now on."""
+    """Register and return a Group (the processes of one training), which `group()` returns from now on."""
     _joined.append(found)
     return found
 

@@ -89,7 +89,7 @@ def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
     """Wait until all processes have connected to process 0, and check that they have equal settings.
 
     Args:
-      place: membership of this process.
+      place: the index of this process, the number of processes, and the address of process 0.
       described: versions and settings by name, which must be equal in all processes.
       timeout: seconds for which this process waits for the others.
 
@@ -145,7 +145,10 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
 
 
 def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dict[int, Any]) -> str | None:
-    """Return an error text if the first message of a process has other settings or a used index; else None."""
+    """Check the first message of a process that joins a training; return an error text, or None.
+
+    The settings must equal the settings of process 0, and no other process may have the same index.
+    """
     for name in {**ours, **theirs}:
         if theirs.get(name) != ours.get(name):
             return (

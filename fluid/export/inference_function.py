@@ -133,7 +133,10 @@ class InferenceFunction:
         return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)[0]
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Return the names of the example arguments on whose values results depend, for each group, such as "feeds"."""
+        """Return the names of the arguments whose values affect the results of the exported program.
+
+        The names are grouped as in `stand_ins`, the example arguments of the trace; a group is, for example, "feeds".
+        """
         _, used = self._live(stand_ins)
         leaves = jax.tree_util.tree_leaves_with_path(stand_ins)
         found = {(path[0].key, path[1].key) for (path, _), is_used in zip(leaves, used, strict=True) if is_used}
@@ -159,7 +162,7 @@ class InferenceFunction:
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
-        """Return the equations of a trace with longer sequences in the feed `name`; None if a layer refuses them."""
+        """Trace the program with longer sequences in the feed `name`, and return the equations; None after an error."""
         try:
             return self._equations(self._stand_ins(_BATCHES[0], longer=name))
         except errors.FluidError:
@@ -190,7 +193,7 @@ class InferenceFunction:
         results = jax.eval_shape(self._results, stand_ins)
         try:
             others = jax.eval_shape(self._results, self._stand_ins(_BATCHES[1]))
-        except Exception:  # a program may allow only the first batch size: then all sizes of its results are fixed
+        except Exception:  # a program that allows only the first batch size has results of fixed sizes
             others = results
         names = self._program.output_names if self._names is None else self._names
         values = self._values(stand_ins, names)

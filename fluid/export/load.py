@@ -339,7 +339,7 @@ class Artifact:
             exported = jax.export.deserialize(bytearray(self._files[file]))
             if exported.calling_convention_version > jax.export.maximum_supported_calling_convention_version:
                 raise ValueError(f"its calling convention is {exported.calling_convention_version}")
-            # If JAX is too old for the file, this call raises the error now, before the function first runs.
+            # If the installed JAX is too old for this function, raise the error now, before the function first runs.
             exported.mlir_module()
         except ImportError as error:
             raise errors.ArtifactError(

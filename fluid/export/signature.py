@@ -106,7 +106,7 @@ class FeedSignature(FeedSpec):
         return (data, *lengths) if lengths else data
 
     def sizes(self, shape: Sequence[int]) -> dict[str, int]:
-        """Return the open sizes of this feed by name, read from the concrete shape of an array."""
+        """Return the sizes that the declaration of this feed leaves open, by name, read from the shape of an array."""
         return {d: size for d, size in zip(self.dims, shape, strict=True) if isinstance(d, str)}
 
 
@@ -224,7 +224,7 @@ def leaves_of(value: Any) -> Any:
 
 
 def value_of(leaves: Any) -> Any:
-    """Convert an array, or a tuple of padded data and lengths, to an array, SequenceBatch or NestedSequenceBatch."""
+    """Join a tuple of padded data and lengths to a SequenceBatch or NestedSequenceBatch; return an array unchanged."""
     if not isinstance(leaves, tuple | list):
         return leaves
     return SequenceBatch(*leaves) if len(leaves) == 2 else NestedSequenceBatch(*leaves)

@@ -57,7 +57,7 @@ class Exported:
     """An exported entry point (program): the functions that compute it, and the sizes that they accept.
 
     Attributes:
-      feeds: the feeds, with names of their open sizes.
+      feeds: the feeds; each dimension of unknown size has a name.
       functions: for each function its description, and its bytes as serialized by jax.export.
       least: the minimum number of steps to which a sequence may be padded.
       note: the reason why there is more than one function; None if there is one function.
@@ -84,7 +84,11 @@ class Form:
     least: int
 
     def open_sizes(self, fixed: Mapping[str, int]) -> list[str]:
-        """Return the names of the sizes in `dims` that are not in `fixed`, and so accept any number."""
+        """Return the names of the open sizes: an exported function accepts any number for them.
+
+        Args:
+          fixed: the sizes that the function fixes, by name; all other named sizes are open.
+        """
         return list(
             dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str) and d not in fixed)
         )
@@ -185,14 +189,14 @@ def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: An
 
 
 def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None, buckets: Any) -> Iterator[Form]:
-    """Yield the choices with which to try to export a program for given sizes, the best first; None leaves sizes open.
+    """Yield ways to export a program for given batch sizes and numbers of steps, the best way first.
 
-    In the best choice, the sequences of each feed have their own number of steps. Some programs need an equal number of
+    In the best way, the sequences of each feed have their own number of steps. Some programs need an equal number of
     steps in all feeds, and some need at least two steps.
 
     Args:
       feeds: the declarations of the feeds by name.
-      batch_sizes: the batch sizes; None for an open batch size.
+      batch_sizes: the batch sizes; None for an open (symbolic) batch size.
       buckets: the numbers of steps, as for `forms`; None for open numbers of steps.
     """
     sequences = [name for name, spec in feeds.items() if spec.lod_level]
@@ -227,7 +231,7 @@ def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
 
 
 def _dims(spec: FeedSpec, label: str) -> Dims:
-    """Return the dimensions of a feed; an open size is a name, such as "batch", or "steps0" for the label "0"."""
+    """Return the dimensions of a feed; for an unknown size a name, such as "batch", or "steps0" for the label "0"."""
     batch, *rest = spec.shape or (0,)
     first = [] if not spec.shape else [BATCH if batch is None else batch]
     steps = [f"outer{label}", f"steps{label}"][2 - spec.lod_level :] if spec.lod_level else []
@@ -235,7 +239,10 @@ def _dims(spec: FeedSpec, label: str) -> Dims:
 
 
 def _ladders(spec: FeedSpec, dims: Dims, given: Any) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of steps for which to export a feed, by dimension name; empty for a feed without sequences."""
+    """Return the numbers of steps for which a feed of sequences is exported, by the name of the dimension.
+
+    For a feed without sequences, return an empty dict.
+    """
     if not spec.lod_level:
         return {}
     pairs = given if spec.lod_level == 2 and all(isinstance(g, Sequence) for g in given) else [given] * spec.lod_level
@@ -244,7 +251,13 @@ def _ladders(spec: FeedSpec, dims: Dims, given: Any) -> dict[str, tuple[int, ...
 
 
 def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Return all combinations of sizes, each a dict of sizes by name; raise ArgumentError if there are too many."""
+    """Return all combinations of the sizes of dimensions, each as a dict of sizes by name of the dimension.
+
+    The model is exported for each combination.
+
+    Raises:
+      ArgumentError: there are too many combinations.
+    """
     count = math.prod(map(len, ladders.values()))
     if count > MOST_FUNCTIONS:
         shown = "; ".join(f"{name} {', '.join(map(str, sizes))}" for name, sizes in ladders.items())
@@ -262,7 +275,8 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
 
 
 def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> tuple[Any, bytes]:
-    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # the file contains this name: another name changes its bytes
+    # The exported file contains the name of this function. Keep the name, so that the bytes of the file do not change.
+    def call(arrays: Any, feeds: Any, key: Any) -> Any:
         return function(arrays, feeds, key)
 
     with traced_for(platforms):
@@ -360,7 +374,7 @@ def lowered(
 
 
 def _check(entry: Entry, sizes: Mapping[str, int]) -> None:
-    """Raise an ArgumentError unless `sizes` has a positive integer for each open size of the feeds, and no others."""
+    """Check that `sizes` gives a positive integer to each open size of the feeds, such as "batch", and to no other."""
     wanted = list(dict.fromkeys(d for feed in entry.feeds for d in feed.dims if isinstance(d, str)))
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes.values())
     if sizes.keys() != set(wanted) or not whole:

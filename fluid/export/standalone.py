@@ -50,7 +50,7 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def check_version(manifest: dict[str, Any]) -> None:
-    """Raise a ValueError if the manifest has another format or a newer version."""
+    """Raise a ValueError if an exported model, described by its manifest, has another format or a newer version."""
     if manifest["format"] not in (FORMAT, STEP) or manifest["version"] > VERSION:
         found = f"{manifest['format']} version {manifest['version']}"
         raise ValueError(f"its format is {found}, newer than {FORMAT} version {VERSION}, which this program reads")

@@ -46,7 +46,7 @@ class Logger(Recorder):
         self._opened = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the output when training begins, after `self.done` completed steps.
+        """Open the file or tracker that receives the values, when training begins after `self.done` completed steps.
 
         A subclass should discard values that an earlier training wrote for later steps.
         """
@@ -87,7 +87,10 @@ class Logger(Recorder):
                 self.close(event.error)
 
     def state(self) -> dict[str, Any]:
-        """Write and flush all complete means of outputs; return a dict for JSON with the incomplete means."""
+        """Return the state of this logger for a checkpoint, as a dict for JSON: the means that are not complete yet.
+
+        Complete means of program outputs are written and flushed first.
+        """
         state = super().state()
         if self._opened:
             self.flush()
@@ -139,7 +142,7 @@ class CSVLogger(Logger):
         self._file: Any = None
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the file, and keep its rows up to the step at which this training begins."""
+        """Open the CSV file for writing; keep only the rows up to the step at which this training begins."""
         self._columns = ["epoch", "step", *known_values(self)]
         twice = [name for name in self._columns if self._columns.count(name) > 1]
         if twice:
@@ -167,9 +170,9 @@ class CSVLogger(Logger):
         self._file.close()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Add the values that another handler reports to the row of this step, if it is not yet written.
+        """Add the values that another handler reports to the row of this step in the CSV file.
 
-        Otherwise, add the values to the next row.
+        If the row is already written, add the values to the next row.
         """
         announced = self._announced
         if self._waiting and self._waiting[-1][1] == self.done:
@@ -311,18 +314,24 @@ class _Tracker(Logger):
         self._begun_run = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Reset a flag, so that the next call of `write` creates the run in the tracker, or continues it."""
+        """Begin a call of `train`: the next `write` creates a run in the experiment tracker, or continues the run."""
         self._begun_run = False
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write the values to the run; the first call in a training creates the run or continues it."""
+        """Write the values of one step to a run of the experiment tracker.
+
+        The first call in a training creates the run, or continues it if the training is resumed.
+        """
         if not self._begun_run:
             self._begin_run()
             self._begun_run = True
         self._log(step, values)
 
     def state(self) -> dict[str, Any]:
-        """Write all complete means; return a dict for JSON with the incomplete means and the id of the run."""
+        """Write all complete means to the experiment tracker, and return what a checkpoint must store, as JSON.
+
+        The result has the means that are not complete yet, and the id of the run in the tracker.
+        """
         return {**super().state(), "run": self.run_id}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -335,7 +344,7 @@ class _Tracker(Logger):
         self.run_id = None
 
     def _begin_run(self) -> None:
-        """Create a run and set `run_id`; if `run_id` is already set, continue the run with this id."""
+        """Create a run in the experiment tracker and set `run_id`; if `run_id` is set already, continue that run."""
         raise NotImplementedError
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
@@ -418,7 +427,7 @@ class MLflow(_Tracker):
             self._there |= {(name, point.step, point.value) for point in points}
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Collect the values of one step; send all collected values if the last request is at least a second old."""
+        """Collect values of one step for MLflow; if the last request is at least a second old, send all of them."""
         _, make_metric = _mlflow()
         now = int(1000 * time.time())
         new = ((name, value) for name, value in values.items() if (name, step, value) not in self._there)
@@ -466,7 +475,7 @@ class WandB(_Tracker):
         _wandb()
 
     def close(self, error: BaseException | None) -> None:
-        """Finish the run with exit code 0, or with exit code 1 if training ended with an error."""
+        """Finish the run in wandb with exit code 0, or with exit code 1 if training ended with an error."""
         if self._begun_run:
             self._run.finish(exit_code=0 if error is None else 1)
 

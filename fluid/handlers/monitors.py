@@ -53,7 +53,7 @@ class EarlyStopping(Monitor):
     def __init__(self, monitor: str, patience: int = 3, mode: str = "auto", min_delta: float = 0.0):
         super().__init__(monitor, mode, min_delta)
         self._patience = whole_number("EarlyStopping", "patience", patience)
-        self._worse: Any = 0  # consecutive measurements without improvement; int64 `[members]` for a population
+        self._worse: Any = 0  # number of measurements since the last improvement; int64 `[members]` for a population
         self._restored = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
@@ -77,7 +77,7 @@ class EarlyStopping(Monitor):
         return {**super().state(), "worse": np.asarray(self._worse).tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value and the number of measurements without improvement from a checkpoint."""
+        """Restore the best value, and the number of later measurements without a better value, from a checkpoint."""
         super().restore(state)
         self._worse = np.asarray(state["worse"])
         self._restored = True
@@ -85,7 +85,7 @@ class EarlyStopping(Monitor):
     def _judge(self, value: Any) -> None:
         better = self._better(value)
         if np.ndim(better):
-            better = better & (self._worse < self._patience)  # a stopped member keeps its best value
+            better = better & (self._worse < self._patience)  # a stopped training keeps its best value
             self.best = np.where(better, value, np.nan if self.best is None else self.best)
         elif better:
             self.best = value
@@ -186,7 +186,11 @@ class LearningRateMonitor(Handler):
             self.trainer.session.engine.current_rates(program)
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next report; infinity if no other handler acts on the reported values."""
+        """Return the maximum number of training steps in the next device call.
+
+        Another handler may act on the reported values, for example stop the training. Then the device call ends at the
+        next report. Otherwise there is no limit (infinity).
+        """
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def fetches(self) -> list[str]:
@@ -268,7 +272,8 @@ class ReduceLROnPlateau(Monitor):
         self._min_lr = min_lr
         self._program = program
         self._worse = 0  # the number of consecutive measurements without improvement
-        self._resting = 0  # the number of measurements until the cooldown ends
+        # the number of measurements until the end of the cooldown, in which the learning rate is not lowered
+        self._resting = 0
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Raise UnknownNameError if an optimizer does not expose its learning rate."""
@@ -277,7 +282,11 @@ class ReduceLROnPlateau(Monitor):
             self.trainer.session.learning_rates(program)
 
     def state(self) -> dict[str, Any]:
-        """Return a dict for JSON: the best value, and the counts of the measurements for patience and cooldown."""
+        """Return the state of the handler, as a dict for JSON.
+
+        The dict holds the best value, the number of measurements without a better value, and the remaining measurements
+        of the cooldown.
+        """
         return {**super().state(), "worse": self._worse, "resting": self._resting}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -357,16 +366,20 @@ class GradientMonitor(Handler):
         self._every = Every(every, "GradientMonitor")
 
     def measures(self) -> list[str]:
-        """Return the names of the reported norms and ratios of all programs, in the order of the programs."""
+        """Return the names of the gradient norms and update ratios that this handler reports, program by program."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for program in programs for name in self._names(program)]
 
     def fetches(self) -> list[str]:
-        """Return the names of the norms and ratios to fetch from the training step."""
+        """Return the names of the gradient norms and update ratios to fetch from the training steps."""
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next report; infinity if no other handler acts on the reported values."""
+        """Return the maximum number of training steps in the next device call.
+
+        Another handler may act on the reported values, for example stop the training. Then the device call ends at the
+        next report. Otherwise there is no limit (infinity).
+        """
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
@@ -378,7 +391,7 @@ class GradientMonitor(Handler):
             self.announce(event.epoch, event.step, values)
 
     def _names(self, program: str) -> list[str]:
-        """Return the names of the norms and ratios that the training step of a program computes."""
+        """Return the names of the gradient norms and update ratios that the training step of a program computes."""
         names = [name for name in step_names(self.trainer.programs[program]) if not name.startswith(_RATE)]
         own = self.trainer.session.engine.function is not None
         return [name for name in names if not (own and name.startswith(_GRADIENT))]

@@ -111,11 +111,11 @@ class TerminateOnNaN(Handler):
         self._keep(state)
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next check."""
+        """Return the number of training steps to the next check for non-finite values."""
         return self._every.steps_left(self.done)
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Store the minibatch and the settings of this step, because the next check may repeat the step."""
+        """Store the minibatch and the settings of this step; if a later check finds NaN, it repeats the step."""
         rates = self.trainer.session.engine.rates.given(event.program)
         self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.request))
 
@@ -126,12 +126,15 @@ class TerminateOnNaN(Handler):
             self._check()
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Check the steps since the last check, because tests and checkpoints after an epoch need finite parameters."""
+        """Check the steps since the last check for NaN and infinity.
+
+        Tests and checkpoints after an epoch need finite parameters.
+        """
         if self._batches:
             self._check()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Release the memory of the copied arrays and of the minibatches since the last check."""
+        """Release the memory of the arrays that this handler copied, and of the minibatches since the last check."""
         self._good = None
         self._batches = []
         self._losses = []
@@ -154,8 +157,8 @@ class TerminateOnNaN(Handler):
         """Repeat the steps since the last check, to find the first step that computes a non-finite value.
 
         Raises:
-          NonFiniteError: always. The scope, which holds the Session's arrays, then has the values before the failing
-            step. If all values are finite in the repetition, it has the values of the last check.
+          NonFiniteError: always. Then the Session's arrays have the values before the failing step. If all values are
+            finite in the repetition, the arrays have the values of the last check.
         """
         session = self.trainer.session
         programs = self.trainer.programs
@@ -203,7 +206,9 @@ class TerminateOnNaN(Handler):
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: _State) -> None:
-        self._good = None  # release the old copy before making the new one: both together would need twice the memory
+        # Release the old copy of the arrays before making the new copy, because both together would need twice the
+        # memory.
+        self._good = None
         self._good = _copy(state)
         self._batches = []
         self._losses = []

@@ -52,7 +52,7 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
 
 
 class _FunctionEquations:
-    """The compiled JAX equations of one function: the program, a loop body, or a branch.
+    """The compiled JAX equations of a program, loop body or branch, to find the first non-finite value.
 
     Args:
       jaxpr: the jaxpr of the function.
@@ -80,7 +80,8 @@ class _FunctionEquations:
         """Run the compiled JAX equations on `arguments`.
 
         Returns:
-          The outputs, and a function that returns the value of any variable that an equation in `events` reads.
+          The outputs, and a function that maps a variable to its value. The variable must be an input of one of the
+          checked equations, which are in the attribute `events`.
         """
         found = self._compiled(*arguments)
         values = dict(zip(self._read, found[self._outputs :], strict=True))
@@ -193,7 +194,7 @@ class _NonFiniteSearch:
     def _bad(self, value: Any) -> np.ndarray:
         """Return a bool mask of the non-finite elements of a value.
 
-        If axis 0 is the batch, the mask covers only the rows to check.
+        If axis 0 of the value is the batch, the mask has only the rows that this search checks.
         """
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return np.zeros((), bool)
@@ -334,7 +335,10 @@ def investigate(
 
 
 class _Replay:
-    """A repetition of a training step with chosen fetches, without side effects."""
+    """A repeated run of a training step that found a non-finite value, to return the values inside the step.
+
+    The repeated run changes no array of the Session.
+    """
 
     def __init__(self, session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any]):
         self.session = session
@@ -382,7 +386,8 @@ class _Replay:
         """
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
-            # if all rows are non-finite, one row may be the cause, for example in a batch norm: try the rows instead
+            # If all rows are non-finite, one row may have spread to all rows, for example in a batch norm. Then search
+            # for the row by trial runs.
             if not bad.all():
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
@@ -424,7 +429,8 @@ class _Replay:
 
         def search(rows: np.ndarray) -> list[int]:
             if trials >= _TRIALS:
-                return rows.tolist()  # no trials are left: all untested rows count as a cause
+                # The limit of test runs is reached: report all untested rows as rows that cause the non-finite value.
+                return rows.tolist()
             if not bad(rows):
                 return []
             if len(rows) == 1:

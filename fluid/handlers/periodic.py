@@ -80,16 +80,16 @@ class _Periodic(Handler):
         self._due = due
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next call of the function."""
+        """Return the number of training steps until this handler next calls the user's function."""
         return self._due.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Call the function, if the interval ends with this step."""
+        """Call the user's function if the interval of this handler ends with this step."""
         if self._due.at_step(self.done):
             self._call(event)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Call the function, if the interval ends with this epoch."""
+        """Call the user's function if the interval between its calls ends with this epoch."""
         if self._due.at_epoch(event):
             self._call(event)
 
@@ -106,16 +106,16 @@ class _Once(_Periodic):
         self._called = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Allow one more call of the function, unless this training resumes an interrupted training."""
+        """Let the handler call its function once more, unless this training resumes an interrupted training."""
         if not event.resumed:
             self._called = False
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the call of the function; infinity after the call."""
+        """Return the number of steps to the only call of the user's function; infinity after this call."""
         return math.inf if self._called else super().steps_ahead()
 
     def state(self) -> dict[str, Any]:
-        """Return a dict for JSON: `called` is True if the handler has called the function."""
+        """Return a dict for JSON: "called" is True if this handler has already called the user's function."""
         return {"called": self._called}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -38,7 +38,8 @@ class Recorder(Averaging):
     def __init__(self, every: Interval):
         super().__init__()
         self._every = Every(every, type(self).__name__)
-        # `_waiting`: unwritten records, as tuples of epoch, number of completed steps, and means or values by name.
+        # `_waiting`: records that are not written yet. Each is a tuple of epoch, number of completed steps, and means
+        # or values by name.
         self._waiting: deque[tuple[int, int, Any]] = deque()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
@@ -47,11 +48,11 @@ class Recorder(Averaging):
         self._flush()
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Write the records of all steps that the device has completed."""
+        """Write the records of scalars for all steps that the device has completed."""
         self._flush(self.done - self._dispatcher.in_flight)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of this step to the means; complete the record if its interval ends with this step."""
+        """Add the outputs of this step to the means; complete the record of means if its interval ends here."""
         super().end_step(event)
         if self._every.at_step(self.done):
             self._close(event.epoch)
@@ -62,7 +63,7 @@ class Recorder(Averaging):
             self._close(event.epoch)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Add a record of the values that another handler has reported."""
+        """Store the values that another handler has reported, as a record to write later."""
         self._waiting.append((event.epoch, self.done, by_name(event.metrics)))
 
     def end_train(self, event: EndTrainEvent) -> None:
@@ -70,7 +71,10 @@ class Recorder(Averaging):
         self._flush()
 
     def state(self) -> dict[str, Any]:
-        """Write all complete records; return a dict for JSON with the means of the incomplete record."""
+        """Return the means of the record of scalars that is not complete yet, as a dict for JSON.
+
+        First write all complete records.
+        """
         self._flush()
         return super().state()
 
@@ -78,7 +82,7 @@ class Recorder(Averaging):
         self._waiting.append((epoch, self.done, self._take()))
 
     def _flush(self, until: float = float("inf")) -> None:
-        """Write the unwritten records of the first `until` training steps; all unwritten records by default."""
+        """Write the records of scalars that are not written yet, up to training step `until`; by default all."""
         while self._waiting and self._waiting[0][1] <= until:
             epoch, done, values = self._waiting.popleft()
             self._write(epoch, done, values.read() if isinstance(values, TrainingMeans) else values)
@@ -122,7 +126,7 @@ class LivePlot(Recorder):
         check_matplotlib("fluid.handlers.LivePlot")
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Start a new, empty figure."""
+        """Forget the curves of an earlier training, and start a new, empty figure."""
         super().begin_train(event)
         self._curves = {}
         self._handle = None
@@ -130,7 +134,7 @@ class LivePlot(Recorder):
         self._next = time.monotonic()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Draw the curves, if there are new points and `interval` seconds have passed since the last drawing."""
+        """Draw the curves of the training, if there are new points and the last drawing is `interval` seconds old."""
         super().begin_epoch(event)
         self._draw_if_due()
 
@@ -150,7 +154,8 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # drawing may be slow: the interval begins after it
+            # The interval to the next drawing begins after this drawing, which may be slow.
+            self._next = time.monotonic() + self._interval
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
         """Add a point to the curve of each value; its x is `done`, the number of completed steps."""

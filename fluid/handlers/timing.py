@@ -49,7 +49,7 @@ class Timer(Handler):
         self._count = 0
 
     def measures(self) -> list[str]:
-        """Return the names of the four reported durations."""
+        """Return the names of the four durations that this Timer reports."""
         return ["step_ms", "data_ms", "data_wait_ms", "device_ms"]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
@@ -62,11 +62,14 @@ class Timer(Handler):
         self._mark = None
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next report; infinity if no other handler acts on the reported values."""
+        """Return the number of training steps until the next report of durations.
+
+        Return infinity if no other handler uses the reported values.
+        """
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Add the time for reading and converting the minibatch of this step."""
+        """Add the time that this step needed to read and convert its minibatch, for the report of durations."""
         self._begin = time.perf_counter()
         self._data += event.seconds
         # The first minibatch of an epoch is read before the first step begins: add the reading time to this step.
@@ -130,7 +133,7 @@ class Profiler(Handler):
         self._annotation: Any = None
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Count the steps of this call of `train` from 0."""
+        """Set the number of steps to 0: the Profiler counts the steps of each call of `train` separately."""
         self._count = 0
 
     def steps_ahead(self) -> float:

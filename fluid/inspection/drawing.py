@@ -51,14 +51,18 @@ class Flow:
         return self._sources([variable], None)
 
     def _sources(self, variables: Sequence[Any], reader: Part | None, lengths: bool = False) -> list[Part]:
-        """Return the parts (such as layers) before `reader` that compute `variables`; also search inside loops."""
+        """Return the parts (such as layers) that compute `variables`; also search inside loops.
+
+        With `reader`, the part that reads the variables, only parts before `reader` are returned.
+        """
         found = self._found
         end = len(self._order) if reader is None else self._order[reader]
         waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
         seen = set()
-        reached: dict[tuple[Part, Part | None], None] = {}  # the parts found so far, each with its loop or None
+        # `reached` holds the parts (such as layers) found so far, each with the loop that contains it, or None.
+        reached: dict[tuple[Part, Part | None], None] = {}
         for variable, loop in waiting:  # the body of this loop appends more variables to `waiting`
-            if variable is None or is_literal(variable):  # None stands for a parameter that no layer reads
+            if variable is None or is_literal(variable):  # a parameter that no layer reads has the variable None
                 continue
             if (variable, loop) in seen or (variable in found.lengths and not lengths):
                 continue
@@ -72,13 +76,14 @@ class Flow:
             elif equation is not None:
                 read = [found.inner[variable]] if variable in found.inner else equation.invars
                 waiting += [(v, found.owners.get(id(equation), loop)) for v in read]
-        # If a layer inside a loop computes the results of the loop, the parts that only compute its initial values are
-        # no sources of these results.
+        # The sources of a layer are the layers that compute its inputs; the drawing connects them with the layer. A
+        # layer inside a loop may compute the results of the loop. Then layers that only compute initial values of the
+        # loop are no sources of these results.
         inside = {loop: {part for part, _ in loop.walk()} for _, loop in reached if loop is not None}
         left = {loop for loop, parts in inside.items() if reader not in parts and any(p in parts for p, _ in reached)}
         sources = list(dict.fromkeys(part for part, loop in reached if loop not in left or part in inside[loop]))
-        # Nearly every sequence layer reads the lengths of sequences. The layer that computes the lengths therefore is a
-        # source only if there is no other source.
+        # The sources of a layer compute the values that the layer reads. Nearly every sequence layer reads the lengths
+        # of sequences. So the layer that computes the lengths counts as a source only if there is no other source.
         return sources if sources or lengths else self._sources(variables, reader, lengths=True)
 
 
@@ -116,7 +121,7 @@ class Box:
 
 
 def layers(boxes: Iterable[Box]) -> list[Box]:
-    """Return all boxes of layers in `boxes`, including the layers inside frames; frames are left out."""
+    """Return the boxes of a drawing that stand for layers, also the boxes inside frames, but not the frames."""
     return [box for outer in boxes for box in outer.walk() if not box.inside]
 
 
@@ -146,7 +151,7 @@ def boxes_of(programs: Sequence[Inspected], rows: Iterable[Row]) -> Box:
 
 
 def _outputs(inspected: Inspected, flow: Flow) -> dict[Box, list[Part]]:
-    """Return a box for each output of a program, with the parts (such as layers) that compute the output."""
+    """Return a box of the drawing for each output of a program, and the parts (such as layers) that compute it."""
     count = len(inspected.outputs)
     names = inspected.program.output_names or (["output"] if count == 1 else [f"output {i}" for i in range(count)])
     minimised = [
@@ -161,7 +166,9 @@ def _outputs(inspected: Inspected, flow: Flow) -> dict[Box, list[Part]]:
 
 
 def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], scopes: tuple[str, ...]) -> list[Box]:
-    """Return a box for each part (such as a layer), with a frame around each loop and each name scope.
+    """Create the boxes for the drawing of a program: one for each part (such as a layer).
+
+    Each loop and each name scope gets a frame around its boxes.
 
     Args:
       parts: the parts of the program, or of the body of one loop.
@@ -190,7 +197,7 @@ def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], sc
 
 
 def _layer(row: Row, name: str) -> Box:
-    """Return the box of the layer, feed or operators in a row of the table."""
+    """Return the box that stands for a layer, a feed or operators in a drawing; `row` describes it in the summary."""
     numbers = row.trainable + row.frozen
     parameters = counted(numbers, "parameter") if numbers else "shared parameters" if row.shared else ""
     kind = "data" if row.kind == "data" else "operators" if row.operators else "layer" if parameters else "plain"
@@ -206,16 +213,22 @@ _WORTHWHILE = 4
 
 
 def collapse(root: Box) -> None:
-    """Draw consecutive blocks (lists of boxes) of equal structure as one block, in a frame with the number of blocks.
+    """Shorten the drawing of a program: draw consecutive blocks (lists of boxes) of equal structure as one block.
 
-    The blocks may be in any frame inside `root`. Each block must read a result of the block before it.
+    A frame around this block shows the number of blocks. The blocks may be in any frame inside `root`, the outer frame
+    of the drawing. Each block must read a result of the block before it.
     """
     for frame in [box for box in root.walk() if box.inside]:
         frame.inside = _collapsed(frame.inside, root)
 
 
 def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
-    """Return `boxes` with one block in place of consecutive equal blocks; `root` is the outer frame of the drawing."""
+    """Shorten a drawing: replace consecutive equal blocks in a list of boxes by one block with a title like "× 12".
+
+    Args:
+      boxes: the boxes (drawn layers) of one frame.
+      root: the outer frame of the drawing.
+    """
     start, period, times = _longest_run(boxes)
     if not times:
         return boxes
@@ -244,25 +257,30 @@ def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
             if counts[-1] - counts[second] < best[0] or keys[start:second] != keys[second : second + period]:
                 continue
             handed = _handed([boxes[i : i + period] for i in range(start, len(boxes), period)])
-            # Several series of equal blocks may save equally many boxes. Choose the series whose blocks pass the fewest
-            # values to each other: these blocks most likely begin and end where the user's blocks do. The boxes before
-            # a series often resemble the end of a block, so of equally good series choose the last one.
+            # In a drawing, a series of equal blocks (lists of boxes) is drawn as one block. Several series may save
+            # equally many boxes. Choose the series whose blocks pass the fewest values to each other: such blocks most
+            # likely begin and end like the blocks in the user's code. The boxes before a series often resemble the end
+            # of a block. So if several series are equally good, choose the last one.
             saved = len(handed) * (counts[second] - counts[start])
             best = max(best, (saved, -sum(handed), start, period, len(handed) + 1))
     return best[2:]
 
 
 def _handed(blocks: Sequence[list[Box]]) -> list[int]:
-    """Count, for each block (list of boxes) in a series of equal blocks, its layers that the next block reads."""
+    """Count for each block (list of drawn boxes) the layers of the block that the next block reads.
+
+    The blocks are a series of equal blocks. Stop at the first block that differs from the blocks before it.
+    """
     pattern, before = _pattern(blocks[0])
     handed: list[int] = []
     following: dict[Box, Box] = {}
     for last, block in itertools.pairwise(blocks):
         again, outside = _pattern(block)
         common = set(outside).intersection(layers(last))
-        # A block also reads layers outside the block. The first block may read other outside layers than the second
-        # block, because no equal block comes before it. Every later block must read the outside layers that its
-        # previous block reads, or the layers at equal positions one block later.
+        # Blocks are consecutive lists of boxes with equal structure. Each block reads some layers outside itself. The
+        # first block may read other outside layers than the second block, because no equal block comes before it. From
+        # the third block on, compare each outside layer with the outside layer that the previous block reads there. It
+        # must be the same layer, or the corresponding layer one block later.
         alike = not handed or all(b in (a, following.get(a)) for a, b in zip(before, outside, strict=False))
         if again != pattern or not common or not alike:
             break
@@ -273,7 +291,11 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
 
 
 def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
-    """Return a key that is equal for blocks (lists of boxes) of equal structure, and the outside layers they read."""
+    """Describe a block (a list of boxes in the drawing of a program) by its structure.
+
+    Returns:
+      A key that is equal for blocks of equal structure, and the layers outside the block that the block reads.
+    """
     inner = layers(block)
     numbers = {layer: number for number, layer in enumerate(inner)}
     wiring = [[numbers.setdefault(source, -len(numbers)) for source in layer.inputs] for layer in inner]
@@ -289,7 +311,10 @@ def _structure(box: Box) -> object:
 
 
 def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
-    """Let the first of several equal blocks (lists of layers) represent all blocks; remove the edges between them."""
+    """In a drawing, let the first of several equal blocks (lists of layers) represent all blocks.
+
+    The edges (arrows) between the blocks are removed.
+    """
     turns = {box: turn for turn, block in enumerate(blocks) for box in block}
     shown = {box: same[0] for same in zip(*blocks, strict=True) for box in same}
     for same in zip(*blocks, strict=True):
@@ -299,13 +324,13 @@ def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
         layer.inputs = list(dict.fromkeys(shown.get(source, source) for source in layer.inputs))
 
 
-MARGIN = 16  # pixels between a frame and its contents
-_BESIDE = 26  # pixels between two columns of boxes
+MARGIN = 16  # in a drawing, the pixels between a frame and the boxes inside
+_BESIDE = 26  # pixels between two columns of boxes in a drawing of a program
 _BELOW = 30  # pixels between two rows of boxes
-_LANE = 14  # pixels between boxes and an edge that runs beside them
+_LANE = 14  # pixels between boxes and an arrow that runs beside the boxes
 
-LETTER = 7.4  # pixels: width of a letter in a monospace font of size 12 (0.6 * 12), plus a margin
-LINE = 16  # pixels: height of a line of text
+LETTER = 7.4  # width of a letter in a monospace font of size 12 (0.6 * 12), plus a margin, in pixels
+LINE = 16  # height of a line of text in a drawing, in pixels
 
 Point = tuple[float, float]
 
@@ -320,7 +345,7 @@ class Rectangle(NamedTuple):
 
 
 def size(box: Box) -> Point:
-    """Return the width and height in pixels of the box of a layer, or of the title of a frame."""
+    """Return width and height in pixels, in a drawing of a program: of a layer's box, or of a frame's title."""
     return 20 + LETTER * max(map(len, box.lines), default=0), 8 + LINE * len(box.lines)
 
 
@@ -335,7 +360,8 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
     edges = [(source, target) for target in layers([root]) for source in target.inputs]
     spans: dict[Box, range] = {}
     rows = _rows(root, 0, spans)
-    # Draw a feed directly above the first layer that reads it, in a row of the frame that contains the feed.
+    # Move each feed of the drawing to the row directly above the first layer that reads the feed. The feed stays within
+    # its frame (the border around a group of boxes).
     owners = {row: frame for frame in reversed(frames) for row in spans[frame]}
     for layer in [layer for layer in rows if not layer.inputs]:
         end = min((rows[target] for source, target in edges if source is layer), default=rows[layer] + 1)
@@ -355,7 +381,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         cells.add((rows[layer], x))
         centers[layer] = x
 
-    bands: list[tuple[float, float]] = []  # top and bottom y coordinate of each row
+    bands: list[tuple[float, float]] = []  # for each row of boxes, the y coordinates of its top and bottom
     y = 0.0
     for row in spans[root]:
         top = y + sum(size(frame)[1] + MARGIN for frame in frames if spans[frame].start == row)
@@ -363,14 +389,14 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         bands.append((top, y))
         y += _BELOW + sum(MARGIN for frame in frames if spans[frame].stop == row + 1)
     places: dict[Box, Rectangle] = {}
-    rights = [0.0] * len(bands)  # x coordinate of the right end of each row
+    rights = [0.0] * len(bands)  # x coordinate of the right end of each row of boxes
     for layer, row in rows.items():
         x, top = centers[layer] - size(layer)[0] / 2, bands[row][0]
         places[layer] = Rectangle(x, top, x + size(layer)[0], top + size(layer)[1])
         rights[row] = max(rights[row], places[layer].right)
 
-    # Place the edges (arrows) of inner frames first, and short edges before long edges, so that inner and short edges
-    # run nearest to the boxes. Make each frame wide enough for its boxes and edges.
+    # In the drawing, place the edges (arrows) of inner frames first, and short edges before long edges. Inner and short
+    # edges then run nearest to the boxes. Make each frame wide enough for its boxes and edges.
     passed = {(source, target): range(rows[source] + 1, rows[target]) for source, target in edges}
     lanes = {edge: centers[edge[0]] for edge in edges}
     for frame in frames:
@@ -396,9 +422,18 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
 
 
 def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
-    """Return the row of each layer of a frame in the drawing, from `first` on; add the rows of frames to `spans`."""
+    """Choose the row of the drawing in which each layer of a frame (a box that contains boxes) is drawn.
+
+    Args:
+      frame: the frame.
+      first: the first row of the frame.
+      spans: a dict to which the rows of this frame and of its inner frames are added.
+
+    Returns:
+      The row of each layer.
+    """
     rows: dict[Box, int] = {}
-    free = below = first  # first rows below the last inner frame, and below all boxes so far
+    free = below = first  # `free`: the first row below the last inner frame; `below`: below all boxes so far
     for box in frame.inside:
         if box.inside:
             rows |= _rows(box, below, spans)

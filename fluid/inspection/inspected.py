@@ -59,7 +59,9 @@ def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
 
 
 def _free(program: Program) -> dict[str, str]:
-    """Return the words for data sizes that shapes show, such as "batch" and "time", by field name of `Sizes`.
+    """Return the words that stand for sizes of the data in printed shapes, by field name of `Sizes`.
+
+    An example is the shape `[batch, time, 8]`.
 
     The result has no word for a size on which no feed of the program depends.
     """

@@ -87,7 +87,7 @@ class Counter:
         return total._replace(partial=True) if kind == "while" else total
 
     def _counted(self, equations: Sequence[Any]) -> Cost:
-        """Return the cost that XLA counts for JAX equations without loops."""
+        """Return the cost (operations and bytes) of JAX equations without loops, as XLA counts it."""
         made = {variable for equation in equations for variable in equation.outvars}
         read = {v: None for e in equations for v in e.invars if not is_literal(v)}
         inputs = [v for v in read if v not in made]
@@ -159,8 +159,8 @@ def trace(program: Program, sizes: Sizes) -> TracedForward:
 
     def forward(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: jax.Array) -> Applied:
         applied = program.apply(arrays, feeds, key=key, mode=TEST, labelling=True, plain=True)
-        # The order of the names is recorded in this function, because JAX sorts dicts by name. Feeds come first, then
-        # the values of the program.
+        # Record the order of the values here, because JAX sorts the returned dict by name: first the feeds, then the
+        # values of the program.
         names.extend(n for n in dict.fromkeys((*program.feeds, *applied.values)) if n not in arrays)
         return applied
 
@@ -238,12 +238,18 @@ class Part:
     steps: int | None = None
 
     def cost(self, counter: Counter) -> Cost:
-        """Return the cost of this part (such as a layer) in one run of the program, without the parts in its loop."""
+        """Return the cost of this part (such as a layer) in one run of the program.
+
+        For a loop, the costs of the parts inside the loop are not included.
+        """
         counted = (counter.cost(p.equations).times(p.times)._replace(partial=p.partial) for p in self.pieces)
         return sum(counted, Cost())
 
     def walk(self, depth: int = 0) -> Iterator[tuple["Part", int]]:
-        """Iterate over this part and all parts inside its loop; yield each part with the number of loops around it."""
+        """Yield this part of the program, such as a layer or a loop, and all parts inside it.
+
+        Each part comes in a pair with its depth, the number of loops around it.
+        """
         yield self, depth
         for part in self.inside:
             yield from part.walk(depth + 1)
@@ -313,7 +319,11 @@ class _Level:
         found.makers |= {v: e for e in jaxpr.eqns for v in e.outvars}
 
     def name(self, named: Iterable[tuple[str, Any]]) -> None:
-        """Assign to the layer of each named value, a pair `(name, variable)`, the JAX equations that compute it."""
+        """Find the JAX equations that each layer of the program owns: the equations that compute its named values.
+
+        Args:
+          named: the named values, as pairs `(name, variable in the equations)`.
+        """
         program = self._program
         for name, variable in named:
             layer = name.rpartition(".tmp_")[0] or name
@@ -333,12 +343,14 @@ class _Level:
             self._own(part, own)
 
     def rest(self, targets: Iterable[Any], foreign: bool) -> None:
-        """Create one part for each line of code with JAX equations that compute `targets` and belong to no layer.
+        """Create a part of the program for each line of code with JAX equations that belong to no layer.
+
+        Only the equations that compute `targets` count.
 
         Args:
           targets: the variables.
           foreign: True to create parts also for equations that do not come from operators in the user's code. If False,
-            these equations stay without a part.
+            these equations belong to no part.
         """
         left = self._free(targets)
         self._add_lines(_runs(left if foreign else _sorted_out(left)[1]))
@@ -397,12 +409,15 @@ class _Level:
             return -1
         if equations:
             return self._places[id(equations[-1])]
-        # A part (such as a layer) without equations only gives a second name to a value. Its position is after the
-        # equation that computes the value, and before the equations that use the value.
+        # A part (such as a layer) without equations only gives a second name to a value. In the order of parts, such
+        # a part is after the equation that computes the value, and before the equations that use the value.
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
-        """Divide the loops of a part (a layer) into inner parts; record the arrays and equations that remain."""
+        """Complete a part of the program, such as a layer: divide the loops in `equations` into inner parts.
+
+        Record in `part` the other equations, and the parameters and states that they read.
+        """
         own = []
         for equation in equations:
             if _holds_labels(equation):

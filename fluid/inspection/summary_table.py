@@ -84,7 +84,10 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The name of the layer that tables and drawings show; the kind follows unless the name contains the kind."""
+        """The title of a layer in tables and drawings: the name of the layer, then its kind in parentheses.
+
+        The kind is left out if the name contains the kind.
+        """
         if self.operators:
             return f"({self.kind})"
         stem = self.name.rpartition("/")[2].rstrip("0123456789").rstrip("_")
@@ -234,7 +237,7 @@ class Summary:
         self.step = dict(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict that JSON can store, with the keys `rows`, `totals`, and `programs` (the cost of each one)."""
+        """Return the table as a dict for JSON, with the keys `rows`, `totals` and `programs` (costs by program)."""
         costs = {name: {"forward": cost._asdict(), "step": None} for name, cost in self.forward.items()}
         for name, cost in self.step.items():
             costs[name]["step"] = cost._asdict()

@@ -115,7 +115,10 @@ class State:
 
 
 def _refuse(self: State, name: str, value: Any) -> None:
-    """Raise the error for an assignment to an attribute of a State; the message shows the correct call, `update`."""
+    """Raise the error for an assignment to an attribute of a State, a value that changes from step to step.
+
+    The message shows the correct call, `update`.
+    """
     raise errors.MissingNameError(
         f"the state {self.name!r}: found an assignment to {name!r}, expected the call that sets its value for the next "
         f"step: state.update(value)",

@@ -30,7 +30,7 @@ class Adapted(NamedTuple):
 
 @dataclass(frozen=True)
 class Init:
-    """The initialization of a module: one call of `function` computes all arrays, and `leaf` returns one of them.
+    """The initialization of a module, such as a Flax module: `function` computes all arrays, `leaf` returns one.
 
     Attributes:
       function: `(key, *inputs) -> (parameters, states)`.
@@ -48,7 +48,7 @@ class Init:
         return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
 
     def leaf(self, key: Any, place: int) -> Any:
-        """Return one initial array: the one at index `place` among all arrays of the module, for a random key."""
+        """Return the initial array with index `place` among all arrays of a module (such as a Flax module)."""
         if isinstance(key, jax.core.Tracer):
             return self._run(key)[place]
         mark = jax.random.key_data(key).tobytes()
@@ -57,7 +57,7 @@ class Init:
             self.found.clear()
             values = self.found.setdefault(mark, list(jax.jit(self._run)(key)))
         value = values[place]
-        # Each array is requested only once, so free its memory.
+        # Each initial array is requested only once, so remove the array from the list to free its memory.
         values[place] = None
         return value
 
@@ -142,7 +142,7 @@ def update(module: Any, name: str, parameters: Mapping[str, Any], states: Mappin
 
 def _library(module: Any) -> str:
     """Return the library of a module: "linen", "nnx", "haiku" or "equinox"."""
-    # Compare only the names of base classes, so that no library is imported unless the module belongs to it.
+    # Compare the names of base classes instead of the classes, because this needs no import of Flax, Haiku or Equinox.
     first = module[0] if isinstance(module, tuple) and module else module
     kind = module if inspect.isclass(module) else type(module)
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}

@@ -144,7 +144,8 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
     `num_flatten_dims` is the number of leading dimensions to keep, as in `fc`.
     """
     x = base.dense(value)
-    # In a sequence batch, batch and time count as one leading dimension, so `keep` is larger than `num_flatten_dims`.
+    # `keep` is the number of dimensions to keep. In a sequence batch, `num_flatten_dims` counts batch and time as one
+    # dimension, but `keep` counts two dimensions.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
     if not row_dims(value) <= keep < x.ndim:
         if isinstance(value, int):

@@ -44,7 +44,7 @@ class BriefSignature(inspect.Signature):
 
     @property
     def shown(self) -> inspect.Signature:
-        """The signature as `help()` shows it: arguments after a hidden argument are keyword-only."""
+        """The signature that `help()` shows: no hidden arguments, and arguments after a hidden one are keyword-only."""
         shown: list[inspect.Parameter] = []
         positional = True
         for parameter in self.parameters.values():

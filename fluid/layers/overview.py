@@ -9,9 +9,9 @@ from fluid.compat.name_hints.table import OTHER_LIBRARIES
 
 __all__ = ["overview"]
 
-# `OTHER_LIBRARIES` is a table of names in Keras, PyTorch and Flax, with advice for each name. Only in these sections,
-# the first layer in the advice does the same as the name. In other sections, such as "fluid.metrics", it may be only a
-# part.
+# `OTHER_LIBRARIES` is a table of names in Keras, PyTorch and Flax, with advice for each name. `OWNERS` lists the
+# sections of this table in which the first layer in the advice computes the same as the name. In other sections, such
+# as "fluid.metrics", this layer may compute only a part.
 OWNERS = ("fluid.layers", "fluid.nets", "fluid.lr", "jax.Array")
 
 

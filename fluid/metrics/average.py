@@ -26,12 +26,12 @@ class WeightedAverage:
         self.reset()
 
     def reset(self) -> None:
-        """Remove all values that were added."""
+        """Discard all added values and their weights, so that the next mean starts anew."""
         self._total: Any = None
         self._weight = 0.0
 
     def add(self, value: Any, weight: Any) -> None:
-        """Add a value with its weight.
+        """Add a value with its weight to the weighted mean.
 
         Args:
           value: a number or an array; all added values must have the same shape.

@@ -69,11 +69,14 @@ class MetricBase(KnownAttributes):
         raise NotImplementedError
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add one minibatch; the subclass defines the arguments."""
+        """Add one minibatch to the metric; each subclass defines the arguments, such as predictions and labels."""
         raise NotImplementedError
 
     def eval(self) -> Any:
-        """Return the result over all minibatches since the last `reset`: a number, or one for each of `parts`."""
+        """Return the result over all minibatches since the last `reset`: a number, or several numbers.
+
+        The attribute `parts` has the names of the numbers; it is empty for a single number.
+        """
         raise NotImplementedError
 
 
@@ -225,7 +228,7 @@ class Auc(MetricBase):
         self._negative = np.zeros(self._thresholds + 1, np.int64)
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Add a minibatch.
+        """Add the predictions and labels of a minibatch to the counts of this metric.
 
         Args:
           preds: probabilities of class 1, `[batch]` or `[batch, 1]`, or of both classes, `[batch, 2]`.
@@ -236,7 +239,7 @@ class Auc(MetricBase):
         positive = _labels(self, labels, len(preds)) == 1
         _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
-        # `np.add.at` takes time for each example in the minibatch, and not for each of the many bins.
+        # The time of `np.add.at` grows with the number of examples, and not with the number of bins, which is larger.
         np.add.at(self._positive, bins[positive], 1)
         np.add.at(self._negative, bins[~positive], 1)
 
@@ -302,7 +305,7 @@ class EditDistance(MetricBase):
         self._count = 0
 
     def update(self, distances: Any, seq_num: Any) -> None:
-        """Add the distances of a minibatch of sequences, `[batch, 1]`, and the number of sequences."""
+        """Add a minibatch: the edit distance of each sequence, `[batch, 1]`, and the number of sequences."""
         distances = np.asarray(distances, np.float64)
         if distances.size != int(np.sum(seq_num)):
             raise errors.ArgumentError(
@@ -314,7 +317,7 @@ class EditDistance(MetricBase):
         self._count += distances.size
 
     def eval(self) -> tuple[float, float]:
-        """Return the mean distance and the fraction of distances above 0.
+        """Return the mean edit distance of the sequences, and the fraction of sequences whose distance is above 0.
 
         Raises:
           ArgumentError: `update` has added no distances yet.
@@ -339,7 +342,8 @@ class CompositeMetric(MetricBase):
         super().__init__(name)
 
     def __copy__(self) -> "CompositeMetric":
-        # Copy the inner metrics too: an update of the copy that `of()` returns must not change this metric's counts.
+        # `of()` returns a copy of the group. Copy the metrics of the group too, so that an update of this copy does not
+        # change the counts here.
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._metrics = [copy.copy(metric) for metric in self._metrics]

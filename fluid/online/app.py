@@ -166,7 +166,7 @@ class VerbApp(http.Application):
 
 
 class OnlineApp(VerbApp):
-    """An ASGI application through which clients send rows and verbs to an OnlineTrainer.
+    """An ASGI application through which clients send rows and verbs (requests such as `/pause`) to an OnlineTrainer.
 
     Args:
       online: the OnlineTrainer.
@@ -215,7 +215,7 @@ class OnlineApp(VerbApp):
 
 
 class TrainerApp(VerbApp):
-    """An ASGI application through which clients send verbs to a HostedTrainer and read its events.
+    """An ASGI application for clients, which send verbs such as `/pause` to a HostedTrainer, and read its events.
 
     Args:
       hosted: the HostedTrainer.

@@ -203,7 +203,7 @@ class HostedTrainer:
             if self._state != "training":
                 raise errors.OnlineError(f"the trainer is {self._state}, expected one that trains: call train() first")
             done: Future[Any] = Future()
-            # `end` is called after a step, as a task, because `Trainer.stop` has no effect before the first step
+            # A task calls `end` after a training step, because `Trainer.stop` has no effect before the first step.
             self._tasks.append((end, done))
         self.join()
         with self._changed:
@@ -221,7 +221,10 @@ class HostedTrainer:
         return result.result()
 
     def _run(self) -> None:
-        """Train; then run the queued tasks except pauses and stops. The training thread calls this method."""
+        """Train in the training thread; then run the tasks that still wait in the queue, except pauses and stops.
+
+        Pauses and stops have no effect then, because the training has ended.
+        """
         error: BaseException | None = None
         try:
             resume = False if self._anew else None
@@ -238,7 +241,7 @@ class HostedTrainer:
             self._changed.notify_all()
 
     def note(self, kind: str, metrics: dict[str, Any], **facts: Any) -> None:
-        """Record an event of the class named `kind`; after an EndStepEvent, run the queued tasks, such as `save`."""
+        """Record an event of the training, of the class `kind`; after an EndStepEvent, run the waiting tasks."""
         with self._changed:
             self._events.append({"event": kind, **facts, "metrics": metrics})
             self._next += 1
@@ -256,7 +259,7 @@ class HostedTrainer:
 
 
 class _Recorder(Handler):
-    """A handler that records the events of a HostedTrainer."""
+    """A handler that records events for a HostedTrainer, a training that clients control over HTTP."""
 
     def __init__(self, hosted: HostedTrainer):
         self._hosted = hosted
@@ -283,5 +286,5 @@ def _do(tasks: list[tuple[Callable[[], Any], Future[Any]]]) -> None:
     for task, result in tasks:
         try:
             result.set_result(task())
-        except Exception as error:  # the exception is raised in the thread that waits for the result
+        except Exception as error:  # `result` raises the exception in the thread that waits for it
             result.set_exception(error)

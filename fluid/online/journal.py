@@ -143,8 +143,8 @@ class Journal:
                 self.next = int(self.note("next") or 0)
                 found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
                 entries = found.fetchall()
-            # For each entry (the rows of one call of `append`) with rows that wait to be trained on: the position after
-            # its last row, and its number of bytes.
+            # `_waiting` has a pair for each entry (the rows of one call of `append`) that waits for training: the
+            # position after the entry's last row, and the entry's number of bytes.
             self._waiting = collections.deque((end, size) for _, end, size in entries)
             self._waiting_bytes = sum(size for _, size in self._waiting)
             self._check_complete([(first, end) for first, end, _ in entries])
@@ -159,7 +159,7 @@ class Journal:
 
     @property
     def held(self) -> int:
-        """The position of the oldest row that is still in the journal; `next` if the journal has no rows."""
+        """The position of the oldest row that is still in the journal; without rows, the position of the next row."""
         with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT min(first) FROM entries").fetchone()[0]
         return self.next if found is None else int(found)
@@ -190,8 +190,8 @@ class Journal:
         self._in_flight.append(append)
         try:
             with self.changed:
-                # Another thread may have written these rows already, in one transaction with its own rows. Then the
-                # result is set, and nothing is left to do.
+                # Another thread may have written the rows of this call already, in one transaction with its own rows.
+                # The outcome is then set, and nothing is left to do.
                 if not append.outcome.done():
                     # Ctrl-C must not interrupt the transaction, so it takes effect only after the results of all
                     # running calls of `append` are set.
@@ -233,13 +233,16 @@ class Journal:
         return entries
 
     def note(self, name: str) -> str | None:
-        """Return the value that `append` has stored under `name` by its argument `note`; None if there is no value."""
+        """Return the note `name`: a text that a call of `append` has stored beside its rows.
+
+        Return None if there is no note of this name.
+        """
         with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
             return None if found is None else str(found[0])
 
     def passed(self, position: int) -> None:
-        """Record that the training has used all rows before `position`, so that they no longer count as waiting."""
+        """Record that training has used all rows before row number `position`; they no longer count as waiting rows."""
         with self.changed:
             self._passed = position
             while self._waiting and self._waiting[0][0] <= position:
@@ -247,7 +250,7 @@ class Journal:
             self.changed.notify_all()
 
     def drop(self, position: int) -> None:
-        """Delete each entry (the rows of one `append`) that ends before `position`, but keep the newest entry."""
+        """Delete all entries of the journal (the rows of one `append`) before `position`, but keep the newest entry."""
         with self._lock, self._converted_errors("written"), self._transaction():
             self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (min(position, self.next - 1),))
 
@@ -272,7 +275,7 @@ class Journal:
                 if not set(known) <= set(_STATEMENTS):
                     raise errors.JournalError(f"{str(self._path)!r} is no journal, or damaged: found {known}")
                 for statement in _STATEMENTS:
-                    if statement not in known:  # journals of earlier fluid versions lack the index `second_copy`
+                    if statement not in known:  # older journals lack the database index `second_copy`
                         database.execute(statement)
                 if not known:
                     database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
@@ -337,7 +340,7 @@ class Journal:
 
     def _acknowledge(self) -> None:
         """Write the number of rows on disk to the file with the suffix `.last` beside the database."""
-        # Ignore errors of writing this file. It is only an additional check, and the rows are already on disk.
+        # Ignore errors: the file with the suffix `.last` is only an additional check, and the rows are already on disk.
         with contextlib.suppress(OSError):
             self._last.seek(0)
             self._last.write(b"%020d %020d\n" % (self.next, self.next))
@@ -422,7 +425,9 @@ class Journal:
             self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
 
     def _accepted_before(self, append: "_Append") -> Accepted | None:
-        """Return the position of rows that were added with their key before; None if the key is new or there is no key.
+        """Find rows that were already added to the journal (a database of rows) with their key.
+
+        Return the position of these rows; None if the key is new or there is no key.
 
         Raises:
           OnlineError: other rows were added with this key before.
@@ -488,7 +493,7 @@ class Journal:
             yield
         except errors.FluidError:
             raise
-        # a ValueError means that a string or a number in the file is damaged
+        # sqlite3 raises a ValueError if a string or a number in the database file is damaged.
         except (sqlite3.Error, OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             if "locked" in reason:

@@ -45,7 +45,7 @@ class Split:
         return self.test_every is not None and position % self.test_every == self.test_every - 1
 
     def start(self, number: int) -> int:
-        """Return the first position in the span (rows and test rows) of the minibatch with the index `number`."""
+        """Return the position in the stream of the first row or test row of the minibatch with the index `number`."""
         trained = number * self.batch_size
         if self.test_every is None or number == 0:
             return trained
@@ -53,15 +53,18 @@ class Split:
         return last + last // (self.test_every - 1) + 1
 
     def span(self, number: int) -> range:
-        """Return the span of the minibatch with index `number`: the positions of its rows and its test rows."""
+        """Return the range of journal positions that belong to the minibatch with index `number`.
+
+        The range contains the rows of the minibatch, and the test rows between them.
+        """
         return range(self.start(number), self.start(number + 1))
 
     def trained(self, number: int) -> Iterator[int]:
-        """Return the positions of the rows that form the minibatch with the index `number`."""
+        """Return the positions of the rows that form the minibatch with the index `number`, without its test rows."""
         return (position for position in self.span(number) if not self.is_test(position))
 
     def tested(self, number: int) -> Iterator[int]:
-        """Return the positions of the test rows that belong to the minibatch with the index `number`."""
+        """Return the positions in the journal of the test rows that belong to the minibatch with the index `number`."""
         return (position for position in self.span(number) if self.is_test(position))
 
 
@@ -86,7 +89,7 @@ class JournalMinibatches:
         self._known: list[_UnpackedEntry] = []
 
     def is_there(self, number: int) -> bool:
-        """Return whether the journal has all rows and test rows of the minibatch with index `number`."""
+        """Return whether the journal, a database of rows, has all rows and test rows of minibatch `number`."""
         return self.journal.next >= self.split.start(number + 1)
 
     def trained(self, number: int) -> Columns:
@@ -99,7 +102,12 @@ class JournalMinibatches:
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """Return the rows at `positions` as columns by name; all belong to the minibatch with index `number`."""
+        """Read rows of one minibatch from the journal, and return them as columns by name.
+
+        Args:
+          number: the index of the minibatch.
+          positions: the positions of the rows in the stream.
+        """
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
             indices = [position - first for position in positions if first <= position < stop]
@@ -107,7 +115,10 @@ class JournalMinibatches:
         return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
 
     def _parts(self, span: range) -> "list[_UnpackedEntry]":
-        """Return the unpacked journal entries (the rows of one `append` each) that hold the positions in `span`."""
+        """Return the entries of the journal (a database of rows) that hold the row numbers in `span`, as columns.
+
+        An entry has the rows of one call of `append`.
+        """
         known = [part for part in self._known if part.stop > span.start]
         if known and known[0].first > span.start:  # the requested rows begin before all cached rows: discard the cache
             known = []
@@ -121,7 +132,10 @@ class JournalMinibatches:
 
 
 class _UnpackedEntry(NamedTuple):
-    """Consecutive rows of the journal as columns, with the positions of the first row and after the last row."""
+    """Consecutive rows of the journal (rows on disk, in the order of their arrival), as columns.
+
+    `first` is the position of the first row in the journal, and `stop` the position after the last row.
+    """
 
     first: int
     stop: int
@@ -163,7 +177,10 @@ class JournalReader(Reader):
             yield minibatch
 
     def _wait(self) -> bool:
-        """Wait until the journal has all rows of the next minibatch; return False if the epoch has to end."""
+        """Wait until the journal (the database of added rows) has all rows of the next minibatch.
+
+        Return False if the epoch has to end.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self.ready)
             return not self._ending()

@@ -70,7 +70,7 @@ class Publisher:
 
     def _write(self, trainer: Trainer, steps: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.iterdir():  # delete the incomplete versions of killed processes
+        for left in self.folder.iterdir():  # delete incomplete model versions, which killed processes have left
             if _TEMPORARY.fullmatch(left.name):
                 shutil.rmtree(left)
         temporary = self.folder / f".{steps}.writing"

@@ -70,10 +70,10 @@ class RemoteTrainer:
         self._next_event = 0
 
     def send(self, rows: Any, key: str | None = None, wait: float = 60.0) -> int:
-        """Send rows; when this call returns, the rows are on the disk of the server.
+        """Send rows to train on; when this call returns, the rows are on the disk of the server.
 
         Rows that are sent again with the same key are not added twice. This method sends the rows again while the
-        journal is full, or the server does not respond.
+        journal (the server's store of waiting rows) is full, or while the server does not respond.
 
         Args:
           rows: as for `OnlineTrainer.send`.
@@ -207,7 +207,7 @@ class RemoteTrainer:
 
 
 def _row_format(found: Mapping[str, Any], url: str) -> RowFormat:
-    """Return the RowFormat for a result of `OnlineTrainer.signature`."""
+    """Return the RowFormat, which checks and converts training rows, from a result of `OnlineTrainer.signature`."""
     specs = protocol.Signature.from_json(found, url).feeds
     columns = found.get("columns", {})
     specs = {name: dataclasses.replace(spec, column=columns.get(name)) for name, spec in specs.items()}

@@ -124,7 +124,7 @@ class RowFormat:
         return {name: value.rows() if isinstance(value, sequences) else value for name, value in values.items()}
 
     def _check(self, name: str, value: Any) -> None:
-        """Raise FeedError for NaN or infinity, unless the feed allows NaN; one such value could ruin the parameters."""
+        """Raise FeedError for NaN or infinity, which could ruin the parameters, unless the feed allows NaN."""
         is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
         data = np.asarray(value.data if is_sequence else value)
         if self.specs[name].allow_nan or data.dtype.kind in "biu" or np.isfinite(data.astype(np.float64)).all():

@@ -37,7 +37,8 @@ from fluid.trainer.handlers import Handlers, listed
 LOG = logging.getLogger("fluid.online")
 _KEPT = 3  # the number of newest checkpoints to keep
 _LONGEST_KEY = 128
-# the time, in seconds, that `send_all` waits for a full journal before it checks that the training still runs
+# The time, in seconds, that `send_all` waits while the journal (the waiting rows on disk) is full. After this time,
+# `send_all` checks that the training still runs.
 _PATIENCE = 1.0
 Note = tuple[str, str] | None
 
@@ -185,8 +186,8 @@ class OnlineTrainer(KnownAttributes):
         Args:
           packed: the result of `rows.pack`.
           key: a string that is unique to these rows, as for `send`; None adds the rows in any case.
-          wait: the time, in seconds, to wait while the journal is full.
-          note: a name and a value to write in the same transaction, see `Journal.append`.
+          wait: the time, in seconds, to wait while the journal (the database of the rows) is full.
+          note: a name and a value to write to the journal together with the rows, see `Journal.append`.
         """
         if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
             raise errors.ArgumentError(f"a key has 1 to {_LONGEST_KEY} ASCII characters, found {key[:60]!r}")
@@ -325,7 +326,8 @@ class OnlineTrainer(KnownAttributes):
           newest checkpoint and of the newest published version; None if there is none. `last` has the scalar outputs of
           the last step by name; `test` has their means over the newest test rows.
         """
-        # The state is read before the numbers: if it is "waiting", the numbers include all rows accepted before.
+        # Read the state of the training before the numbers of rows. Then, if the state is "waiting", the numbers
+        # include all rows that were accepted before the training began to wait.
         state = self._control.state
         steps = self._control.steps
         saved = self._saved()
@@ -345,7 +347,7 @@ class OnlineTrainer(KnownAttributes):
         }
 
     def metrics(self) -> str:
-        """Return the status in the text format of Prometheus."""
+        """Return the status of the training in the text format of Prometheus."""
         from fluid.online.app import OnlineMetrics
 
         return OnlineMetrics(self.status).text()[0].decode()
@@ -383,10 +385,10 @@ class OnlineTrainer(KnownAttributes):
         )
 
     def _make(self) -> Trainer:
-        """Create a Trainer that continues from the newest checkpoint.
+        """Create the Trainer of an online training, which continues from the newest checkpoint.
 
         Raises:
-          JournalError: the journal lacks rows that the checkpoint needs.
+          JournalError: the journal (the database of added rows) lacks rows that the checkpoint needs.
         """
         program_func, optimizer, options = self._making
         config = CheckpointConfig(
@@ -456,7 +458,7 @@ def _made_folder(folder: PathLike) -> pathlib.Path:
     if os.name == "posix" and path.stat().st_mode & 0o022:
         try:
             path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
-        # the mode cannot be changed if another user owns the folder, for example a mounted volume
+        # Another user owns the folder, for example on a mounted volume, so this process cannot change its permissions.
         except PermissionError:
             LOG.warning("other users can write to %s, and replace the journal there; expected chmod go-w", path)
     return path

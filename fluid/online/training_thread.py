@@ -25,13 +25,13 @@ Task = Callable[[Trainer], Any]
 
 
 class Control:
-    """A controller of the training thread, which runs from `start` to `stop`.
+    """A controller of the thread in which an OnlineTrainer trains, from `start` to `stop`.
 
     Args:
       trainer: the Trainer for the first `start`.
       make: a function that returns a new Trainer for each later `start`; this Trainer continues from the newest
         checkpoint.
-      minibatches: the minibatches of the journal.
+      minibatches: the minibatches of the journal, the accepted rows on disk.
       handlers: handlers of the training.
       after_step: called in the thread after each step with the number of steps done.
       after_save: called in the thread when checkpoints may have been written.
@@ -253,7 +253,10 @@ class _AfterStep(Handler):
         self._then = then
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Record the number of steps and the scalar outputs of the last step; then call `after_step` of the Control."""
+        """Record the number of steps and the scalar outputs in the Control (the controller of the training thread).
+
+        Then call the function that acts after each training step.
+        """
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
         self._control.steps = event.step + 1

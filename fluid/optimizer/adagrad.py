@@ -173,9 +173,10 @@ class Ftrl(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True if an update needs whole embedding tables, and not only the rows with a gradient.
+        """True if a step of FTRL must update all rows of an embedding table, not only the rows with a gradient.
 
-        With a schedule, every weight changes with the learning rate. Accumulated gradients also need whole tables.
+        In FTRL, every weight depends on the learning rate, so a schedule changes all rows. All rows are also needed if
+        gradients are accumulated over several steps.
         """
         return callable(self.learning_rate) or self.accumulate_steps > 1
 

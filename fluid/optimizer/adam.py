@@ -155,7 +155,7 @@ class Lamb(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: an update needs whole embedding tables, because the formula contains norms of whole parameters."""
+        """True: an update of LAMB needs whole embedding tables, because LAMB computes norms of whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:

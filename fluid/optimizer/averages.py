@@ -53,7 +53,7 @@ class Wrapper(Minimizer):
         return self.inner_optimizer.declared_rate
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Return a copy of this wrapper whose inner optimizer has the learning rate `rate`."""
+        """Return a copy of this wrapper (an optimizer around an inner optimizer) with the learning rate `rate`."""
         return replaced(self, inner_optimizer=self.inner_optimizer.at_rate(rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
@@ -71,11 +71,14 @@ class Wrapper(Minimizer):
         return True
 
     def start(self, params: Any) -> Any:
-        """Return the initial state that this wrapper adds to the state of its inner optimizer, such as an average."""
+        """Return the initial state of this wrapper of an optimizer, such as an average of the parameters.
+
+        The state of the inner optimizer is not included.
+        """
         raise NotImplementedError
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
-        """Return the new parameters and the next state of the wrapper; called after each update.
+        """Return the new parameters and the next state of this wrapper of an optimizer; called after each update.
 
         Args:
           own: the state of the wrapper, without the state of its inner optimizer.
@@ -85,13 +88,15 @@ class Wrapper(Minimizer):
         raise NotImplementedError
 
     def rule(self) -> optax.GradientTransformation:
-        """Return an optax transformation that updates by the inner optimizer, then calls `after`.
+        """Return an optax transformation that updates by the inner optimizer, then calls the method `after`.
 
-        The transformation ignores the settings of every ParamAttr."""
+        The method `after` is the part that this wrapper adds, such as an average of the parameters. The transformation
+        ignores the settings of every ParamAttr.
+        """
         return self.one_update({})
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Return the optax transformation that updates by the inner optimizer, and then calls `after`.
+        """Return an optax transformation: the update of the inner optimizer, followed by a call of the method `after`.
 
         Args:
           settings: the ParamAttr of each parameter, or None, by name.
@@ -158,13 +163,18 @@ class Lookahead(Wrapper):
             )
 
     def start(self, params: Any) -> LookaheadState:
-        """Return the initial state: slow weights of zeros, which the first update sets to the parameters."""
+        """Return the initial state of Lookahead: slow weights of zeros; the first update copies the parameters."""
         return LookaheadState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params))
 
     def after(self, own: LookaheadState, before: Any, params: Any) -> tuple[Any, LookaheadState]:
-        """Return the parameters and the next state; every k updates, move the slow weights and return them instead."""
+        """Return the parameters after an update of Lookahead, and the next state.
+
+        The state holds a second copy of the parameters, the slow weights. Every `k` updates, this method moves the slow
+        weights towards the parameters, and returns them as the new parameters.
+        """
         count = own.count + 1
-        # Set the slow weights in the first update, not in `start`: users may load parameters after `start` was called.
+        # Set the slow weights to the parameters in the first update, and not in `start`: users may load parameters
+        # after the call of `start`.
         slow = jax.tree.map(lambda s, p: jnp.where(own.count == 0, p, s), own.slow, before)
         due = count % self.k == 0
         slow = jax.tree.map(lambda s, p: jnp.where(due, s + self.alpha * (p - s), s), slow, params)
@@ -188,7 +198,7 @@ class Average:
         raise NotImplementedError
 
     def step(self, state: Any, params: Any) -> Any:
-        """Return the next state of the average; `params` are the parameters after an update."""
+        """Include the updated parameters `params` in their average, and return the next state of the average."""
         raise NotImplementedError
 
     def value(self, state: Any, params: Any) -> dict[str, Any]:
@@ -225,7 +235,7 @@ class Average:
         frame.made.minimizations[:] = [m._replace(optimizer=self.track(m.optimizer)) for m in frame.made.minimizations]
 
     def track(self, optimizer: OptimizerLike) -> Minimizer:
-        """Return an optimizer that updates like `optimizer` and also computes this average of its parameters.
+        """Return an optimizer that updates parameters as `optimizer` does, and also averages them over the updates.
 
         Args:
           optimizer: a fluid optimizer or an optax transformation.
@@ -248,8 +258,8 @@ class Average:
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
-                    # If two optimizers update one parameter, the later optimizer averages the final value in each step.
-                    # So its average replaces the average of the earlier optimizer in `found`.
+                    # If two optimizers update one parameter, each computes an average of this parameter. Only the later
+                    # optimizer reads the final value of the parameter in each step, so `found` keeps its average.
                     found |= value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(
@@ -274,7 +284,8 @@ class Average:
         """
         session = _session(target)
         values = self.values(session)
-        first = self not in session.engine.replaced  # in nested `with` blocks, only the outermost saves the parameters
+        # If `apply` is used in nested `with` blocks, only the outermost block stores the original parameters.
+        first = self not in session.engine.replaced
         if first:
             session.engine.replaced[self] = {n: session.scope.arrays[n] for n in values}
         session.scope.arrays.update(values)
@@ -367,18 +378,18 @@ class ExponentialMovingAverage(Average):
             )
 
     def start(self, params: Any) -> ExponentialState:
-        """Return the initial state of the average: a count of 0, and sums of 0."""
+        """Return the initial state of the moving average of parameters: a count of 0, and sums of 0."""
         return ExponentialState(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32), optax.tree.zeros_like(params))
 
     def step(self, state: ExponentialState, params: Any) -> ExponentialState:
-        """Return the next state: each sum becomes `decay * sum + (1 - decay) * parameter`."""
+        """Return the next state of the average: each weighted sum becomes `decay * sum + (1 - decay) * parameter`."""
         count = state.count + 1
         decay = jnp.float32(self.decay)
         if self.thres_steps:
             n = self.thres_steps(count) if callable(self.thres_steps) else count
             decay = jnp.minimum(decay, jnp.asarray((1 + n) / (10 + n), jnp.float32))
-        # Compute the sum of weights by the formula for the sums of parameters. Both then have equal rounding errors,
-        # which cancel when `value` divides one sum by the other.
+        # Compute the sum of the weights by the same formula as the sums of weighted parameters. The rounding errors of
+        # both sums are then equal, and cancel when `value` divides one sum by the other.
         weight = decay * state.weight + (1 - decay)
         total = jax.tree.map(lambda t, p: (decay * t + (1 - decay) * p).astype(t.dtype), state.total, params)
         return ExponentialState(count, weight, total)
@@ -457,7 +468,7 @@ class ModelAverage(Average):
             )
 
     def start(self, params: Any) -> WindowState:
-        """Return the initial state of the average: two empty windows."""
+        """Return the initial state of a parameter average over two windows (groups of updates), both still empty."""
         # Create a separate array for every field: a step donates each buffer of the optimizer state, but only once.
         return WindowState(
             count=jnp.zeros([], jnp.int32),
@@ -468,20 +479,27 @@ class ModelAverage(Average):
         )
 
     def step(self, state: WindowState, params: Any) -> WindowState:
-        """Return the next state: add the parameters to the current window; begin another if the window is complete."""
+        """Add the parameters after an update to the average, and return the new state of the average.
+
+        The average covers windows (groups of successive updates). If the current window is complete, the next update
+        begins another window.
+        """
         count = state.count + 1
         size = state.size + 1
         mean = jax.tree.map(lambda m, p: (m + (p - m) / size).astype(m.dtype), state.mean, params)
         wanted = jnp.minimum(self.max_average_window, jnp.floor(count * self.average_window_rate))
         full = (size >= self.min_average_window) & (size >= wanted)
-        # A new window starts with a mean of 0. If the window started with the mean of the previous window, a NaN in
-        # that mean would stay forever.
+        # The average is computed over windows (spans of consecutive updates). A new window starts with a mean of 0,
+        # and not with the mean of the previous window, in which a NaN would stay forever.
         ended = WindowState(count, jnp.zeros_like(size), optax.tree.zeros_like(mean), size, mean)
         continued = WindowState(count, size, mean, state.old_size, state.old_mean)
         return jax.tree.map(lambda a, b: jnp.where(full, a, b), ended, continued)
 
     def value(self, state: WindowState, params: Any) -> dict[str, Any]:
-        """Return the mean of each parameter over both windows; before the first update, return `params`."""
+        """Return the mean of each parameter over the updates in the current and the previous window.
+
+        Before the first update, return `params`.
+        """
         total = jnp.maximum(state.size + state.old_size, 1)
         share = state.size / total
 
@@ -499,16 +517,16 @@ class Averaged(Wrapper):
     average: Average
 
     def start(self, params: Any) -> Any:
-        """Return the initial state of the average."""
+        """Return the initial state of the average of the parameters."""
         return self.average.start(params)
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
-        """Return the parameters unchanged, and the next state of the average."""
+        """Return the parameters `params` after an update, unchanged, and the next state of their average."""
         return params, self.average.step(own, params)
 
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
-    """Return the state of `average` inside the optimizer state `slots`; None if no wrapper computes this average."""
+    """Return the state of a parameter average from the optimizer state `slots`; None if `slots` has no such state."""
     # Loss scaling and gradient accumulation wrap the optimizer state in another state: take it out first.
     if isinstance(slots, Scaled):
         slots = slots.inner

@@ -55,7 +55,7 @@ class Transformation(Protocol):
 
     @property
     def update(self) -> Callable[..., Any]:
-        """A function of gradients, optimizer state and parameters that returns updates and the next optimizer state."""
+        """A function from gradients, optimizer state and parameters to updates and the next optimizer state."""
 
 
 class Minimizer:
@@ -145,7 +145,10 @@ class Minimizer:
         raise NotImplementedError
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """Return a copy that clips gradients by `clip`, an object of `fluid.clip`, unless the optimizer has a clip."""
+        """Return a copy of this optimizer that clips gradients by `clip`, an object of `fluid.clip`.
+
+        If this optimizer already has a clip, it is returned unchanged.
+        """
         return self
 
     def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
@@ -335,7 +338,10 @@ class Optimizer(Minimizer):
         return self.learning_rate
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Return a copy with the learning rate `rate`, a scalar. If it is negative, keep the configured schedule."""
+        """Return a copy of this optimizer with the learning rate `rate`, a scalar.
+
+        If `rate` is negative, the copy keeps the configured learning rate or schedule.
+        """
         return replaced(self, learning_rate=instead_of(self.learning_rate, rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
@@ -351,7 +357,9 @@ class Optimizer(Minimizer):
         return optax.chain(self.rule(), multiply(factors))
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Return one optax transformation for clipping, weight decay and the rule; frozen parameters stay unchanged.
+        """Return one optax transformation that clips gradients, adds weight decay and applies the update rule.
+
+        Frozen parameters stay unchanged.
 
         Args:
           settings: the ParamAttr of each parameter, or None, by name.

@@ -22,21 +22,26 @@ class BatchSharding:
     def __init__(self, mesh: jax.sharding.Mesh):
         self._mesh = mesh
         self._device = mesh.local_devices[0]
-        self._whole: set[str] = set()  # names of arrays without a batch dimension
+        # `_whole`: names of feeds, parameters and states without a batch dimension, of which every device gets the
+        # whole array.
+        self._whole: set[str] = set()
         # True if feeds stay in host memory: on a single CPU device, the step itself transfers them fastest.
         self._takes_from_host = mesh.size == 1 and self._device.platform == "cpu"
 
     def add(self, program: Program) -> None:
-        """Register the feeds of a program, and its parameters and states, which a user can also feed."""
+        """Register the arrays of a program that have no batch dimension, so that their rows are not divided.
+
+        These are some of the feeds, and all parameters and states, which a user can also feed.
+        """
         self._whole |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
         self._whole |= program.parameters.keys() | program.states.keys()
 
     def sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding that an array of the feed `name` has inside a step."""
+        """Return the sharding on the mesh that an array of the feed `name` has inside a compiled step."""
         return NamedSharding(self._mesh, PartitionSpec()) if name in self._whole else rows_sharding(shape, self._mesh)
 
     def fed(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
-        """Return the sharding that `take` gives to an array of the feed `name`; None if it stays in host memory."""
+        """Return the sharding of an array of the feed `name` after `take`; None if the array stays in host memory."""
         return None if self._takes_from_host else self.sharding(name, shape)
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:

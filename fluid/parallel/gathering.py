@@ -30,9 +30,10 @@ class DividedTable:
         self._sharding = sharding
 
     def read(self, array: Any, ids: Any) -> Any:
-        """Read the rows with the `n` indices `ids` of a table `[count, ...]`, as an array `[shards * n, ...]`.
+        """Read rows of an embedding table `[count, ...]`, which is divided into shards on several devices.
 
-        Each shard returns `n` rows, one for each id. If a row belongs to another shard, its values are 0.
+        The argument `ids` has `n` row numbers. Each shard returns `n` rows, one for each id, so the result is
+        `[shards * n, ...]`. A row that another shard holds is 0 in the result of this shard.
         """
 
         def read(mine: Any, ids: Any) -> Any:
@@ -43,7 +44,10 @@ class DividedTable:
         return self._mapped(read, array, ids)
 
     def beside(self, values: Any) -> Any:
-        """Repeat values `[n, ...]` for each shard: an array `[shards * n, ...]`, sharded like a result of `read`."""
+        """Repeat values `[n, ...]` for each shard of an embedding table, so that they correspond to rows of `read`.
+
+        The result is an array `[shards * n, ...]` with the sharding of these rows.
+        """
         spec = self._sharding.spec
         known = PartitionSpec(None, *spec[1:])
         mapped = jax.shard_map(
@@ -52,12 +56,12 @@ class DividedTable:
         return mapped(values)
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
-        """Return the table `[count, ...]` with new rows; each device writes the rows of its own shard.
+        """Return the embedding table `[count, ...]` with new rows; each device writes the rows of its own shard.
 
         Args:
           array: the table.
           ids: the row numbers `[n]`.
-          rows: the new rows `[shards * n, ...]`, in the layout of the result of `read`.
+          rows: the new rows `[shards * n, ...]`: for each shard `n` rows, sharded like a result of `read`.
         """
 
         def write(mine: Any, rows: Any, ids: Any) -> Any:
@@ -68,7 +72,10 @@ class DividedTable:
         return self._mapped(write, array, rows, ids)
 
     def _mapped(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """Apply a function to the shards of arrays on each device; the last argument, the row ids, is replicated."""
+        """Run a function on each device, with the shards of `arrays` that the device stores.
+
+        The last array, the row ids of a table, is not divided: each device gets all ids.
+        """
         specs = [PartitionSpec(*self._sharding.spec[: array.ndim]) for array in arrays[:-1]]
         mapped = jax.shard_map(
             function,
@@ -80,14 +87,17 @@ class DividedTable:
         return mapped(*arrays)
 
     def _here(self, mine: Any, ids: Any) -> Any:
-        """Convert row ids of a table to indices in the shard of this device; rows of other shards are out of range."""
+        """Convert row ids of a sharded table to row indices in the shard of this device.
+
+        The index of a row in another shard is out of range.
+        """
         return ids - jax.lax.axis_index(self._sharding.spec[0]) * mine.shape[0]
 
 
-# Operations whose results are computed again in the backward pass: the gather itself, and operations that layers apply
-# directly to a parameter, whose results are as large as the parameter. `checkpoint_name` would be no alternative: it
-# stores its input, the gathered copy. Also, inside a `jax.jit` with `out_shardings`, a pipeline with `checkpoint_name`
-# gathers twice as often (jax 0.10.2).
+# The results of these operations are as large as a parameter. The backward pass computes the results again, so that
+# they are not stored. One operation is the gather of a sharded parameter; layers apply the others to a parameter.
+# `checkpoint_name` would be no alternative: it stores its input, the gathered copy. Also, inside a `jax.jit` with
+# `out_shardings`, a pipeline with `checkpoint_name` gathers twice as often (jax 0.10.2).
 _NOT_KEPT = {
     primitives.sharding_constraint_p,
     primitives.convert_element_type_p,
@@ -124,7 +134,10 @@ class MeshGathering:
         self._gathered: dict[str, _Gathered] = {}
 
     def add(self, program: Program) -> None:
-        """Register the parameters that `gather` gathers: "fsdp" divides them, and they are no embedding tables."""
+        """Register the parameters of a program that `gather` gathers from all devices.
+
+        These are the parameters that the mesh axis "fsdp" divides, except embedding tables.
+        """
         for name, spec in (program.parameters | program.states).items():
             entries = tuple(self._parameters.sharding(name).spec)
             if name not in program.lookups and FSDP in jax.tree.leaves(entries):
@@ -134,12 +147,14 @@ class MeshGathering:
                 self._gathered[name] = _Gathered((*entries, *rest), (*whole, *rest), stack_depth(spec) > 0)
 
     def gather(self, name: str, array: Any) -> Any:
-        """Gather a parameter over the mesh axis "fsdp", inside a compiled step; return a stack of blocks unchanged.
+        """Gather the parts of a parameter, which the mesh axis "fsdp" divides, on each device inside a compiled step.
+
+        `layers.repeat` joins the parameters of several blocks to one array, a stack. A complete stack is returned
+        unchanged, and the slice of a stack for one block is gathered.
 
         Args:
           name: the name of the parameter.
-          array: the parameter, which is gathered; or a stack of the parameters of several blocks, which is not; or the
-            slice of a stack for one block, which is gathered.
+          array: the parameter, a stack, or the slice of a stack for one block.
         """
         found = self._gathered.get(name)
         if found is None or (found.is_stack and array.ndim == len(found.parts)):

@@ -42,7 +42,7 @@ class OnDevices(OneDevice):
         self._devices: dict[str, jax.Device] = {}
 
     def on(self, device: jax.Device) -> "OnDevices":
-        """Return a copy of this layout with another default device."""
+        """Return a copy of this layout, which chooses a device for each array, with another default device."""
         return OnDevices(device, self._places)
 
     def add(self, program: Program) -> None:
@@ -61,7 +61,10 @@ class OnDevices(OneDevice):
         select(list(self._places), names, "shardings")
 
     def place(self, value: Any) -> Any:
-        """Put each array of a tree on the device chosen for the name in its path, else on the default device."""
+        """Put each array of a tree on the device chosen for its parameter or state, else on the default device.
+
+        A key in the path of an array names the parameter or state.
+        """
         return jax.tree_util.tree_map_with_path(
             lambda path, array: jax.device_put(array, self.device_at(path) or self.device), value
         )
@@ -71,7 +74,10 @@ class OnDevices(OneDevice):
         return {name: own_array(jax.device_put(value, old[name].sharding)) for name, value in new.items()}
 
     def device_at(self, path: Sequence[Any]) -> jax.Device | None:
-        """Return the device chosen for an array in a tree; None if its path contains no parameter or state name."""
+        """Return the device of an array in a pytree, by its path in the pytree.
+
+        Return None if the path contains no name of a parameter or state.
+        """
         names = (getattr(entry, "key", None) for entry in path)
         return next((self._devices[name] for name in names if name in self._devices), None)
 
@@ -130,7 +136,7 @@ class InParts:
         self._plans: dict[Any, _Plan] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the parts of the step one after the other, and return the results of the step."""
+        """Run the parts of the step in order, each on its device, and return the results of the step."""
         leaves, tree = jax.tree.flatten(arguments)
         key = (tree, tuple(map(_signature, leaves)))
         plan = self._plans.get(key) or self._plans.setdefault(key, self._planned(arguments))
@@ -146,7 +152,7 @@ class InParts:
         return (state, *results[1:])
 
     def _planned(self, arguments: Any) -> _Plan:
-        """Trace the step for arguments of these shapes, and divide its equations into parts for single devices."""
+        """Trace the step for arguments of these shapes, and divide its equations into parts, each for one device."""
         closed, shapes = jax.make_jaxpr(self._function, return_shape=True)(*arguments)
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(arguments)]
         arrays = {v: self._layout.device_at(path) for path, v in zip(paths, closed.jaxpr.invars, strict=True)}
@@ -169,8 +175,8 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
       arrays: the device of each parameter, state and optimizer state, by variable.
       default: the device of an equation that has neither a guard nor an input on a known device.
     """
-    # `fixed` has the devices of parameters. The loop adds values that are computed only from parameters, because they
-    # count as parameters in the choice of devices.
+    # `fixed` is a dict from parameters to their devices. The loop adds values that are computed only from parameters,
+    # because these values count as parameters in the choice of devices.
     fixed = dict(arrays)
     moving: dict[Any, jax.Device] = {}
     found = []
@@ -188,7 +194,14 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
 
 
 def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_DeviceEquations]:
-    """Group equations into parts for one device each. A part has all equations of its device that can run by then."""
+    """Group the equations of a program into parts; all equations of a part run on one device.
+
+    A part contains every remaining equation of its device that does not wait for a later part.
+
+    Args:
+      jaxpr: the equations.
+      devices: the device of each equation.
+    """
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))
     while waiting:

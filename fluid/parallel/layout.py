@@ -139,7 +139,7 @@ class OnMesh:
         return self.batch.take(feed)
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
-        """Return the sharding that `take` gives to an array of the feed `name`; None if it stays in host memory."""
+        """Return the sharding of an array of the feed `name` on the devices; None if the array stays in host memory."""
         return self.batch.fed(name, shape)
 
     def rows_here(self, count: int) -> Collection[int]:

@@ -96,14 +96,16 @@ class Work(NamedTuple):
         )
 
     def times(self, count: int) -> Work:
-        """Return the work of `count` repetitions of this work, such as the iterations of a loop."""
+        """Return the Work (FLOPs and communication) of `count` repetitions of this Work, such as loop iterations."""
         sent = {kind: size * count for kind, size in self.sent.items()}
         collectives = {kind: number * count for kind, number in self.collectives.items()}
         return Work(self.flops * count, sent, collectives, self.partial)
 
 
 def work_of(text: str) -> Work:
-    """Return the work of one device in a compiled module; the body of a loop counts once for each iteration.
+    """Return the FLOPs and the communication of one device in a compiled HLO module.
+
+    The body of a loop counts once for each iteration.
 
     Args:
       text: the text of the module, from `jax.stages.Compiled.as_text()`.
@@ -249,7 +251,10 @@ Shape = jax.ShapeDtypeStruct
 
 
 class ShapesOnMesh(OnMesh):
-    """A layout for plans: its methods return descriptions (shape, dtype, sharding) instead of arrays."""
+    """A layout that plans the memory of a training without creating arrays.
+
+    Its methods return descriptions (shape, dtype, sharding) instead of arrays.
+    """
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
         """Return shape, dtype and sharding of a program's parameters and states, by name; the key `root` is ignored."""
@@ -334,7 +339,7 @@ class Plan:
 
     @property
     def smallest(self) -> Candidate | None:
-        """The candidate with the fewest devices whose peak fits in `memory`; None if no candidate fits.
+        """The candidate mesh with the fewest devices whose peak of memory fits in `memory`; None if none fits.
 
         Among candidates with equally many devices, it is the one with the fewest FLOPs, then with the fewest bytes
         sent.

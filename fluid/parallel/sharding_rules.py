@@ -130,7 +130,10 @@ class ShardingRules:
         return self._divided(shape, table=False)
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:
-        """Return the mesh axes for the first dimensions of a parameter, which number the blocks of `layers.repeat`."""
+        """Return the mesh axes that divide the blocks of `layers.repeat`, whose parameters are stacked in one array.
+
+        The result has one entry for each leading dimension of the array that numbers blocks.
+        """
         stack = stack_axes(spec)
         owner = f"layers.repeat(pipeline=) of {name}"
         axes = axes_of(owner, stack, self._mesh.shape)
@@ -146,10 +149,10 @@ class ShardingRules:
         beside: PartitionSpec = PartitionSpec(),  # noqa: B008
         depth: int = 0,
     ) -> PartitionSpec:
-        """Add the mesh axis "fsdp" to a PartitionSpec `beside`, at a dimension that is divisible and not divided yet.
+        """Add the mesh axis "fsdp" to the PartitionSpec `beside`, at a dimension that is divisible and not divided yet.
 
         If there is no such dimension, or the array is small, return `beside` unchanged. The first `depth` dimensions
-        are never divided: they number the blocks of a stack, which run one after the other.
+        are never divided: they number the blocks of `layers.repeat`, which run one after the other.
         """
         count = self._mesh.shape.get(FSDP, 1)
         entries = [*beside, *[None] * (len(shape) - len(beside))]
@@ -179,7 +182,10 @@ class ShardingRules:
 
 
 def _with_stack(stack: Axes, sharding: Axes) -> Axes:
-    """Return the sharding of a stack of blocks: where `sharding` names no axis, a dimension has the axes of `stack`."""
+    """Complete the user's `sharding` of a stack, an array that holds the parameters of several equal blocks.
+
+    A dimension for which `sharding` names no mesh axis gets the axes that `stack` names for this dimension.
+    """
     longer = sharding + ((),) * (len(stack) - len(sharding))
     return tuple(said or mine for said, mine in zip(longer, stack, strict=False)) + longer[len(stack) :]
 

@@ -53,7 +53,10 @@ class JointMinibatch(NamedTuple):
     end: int
 
     def minibatch(self) -> Any:
-        """Return the rows of this minibatch alone, as a dict or tuple of columns."""
+        """Return the rows of this minibatch, as a dict or tuple of columns.
+
+        The attribute `together` also holds the rows of other minibatches, which are copied to the device at once.
+        """
         if isinstance(self.together, dict):
             return {name: column[self.first : self.end] for name, column in self.together.items()}
         return tuple(column[self.first : self.end] for column in self.together)
@@ -227,12 +230,15 @@ class Minibatches:
         return self.reader.batch_size
 
     def data_sharding(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Return the sharding of the data set on `device`; None unless minibatches hold only its row numbers."""
+        """Return the sharding of a data set that is stored on `device`; None if minibatches hold the rows.
+
+        With a stored data set, a minibatch holds only the numbers of its rows.
+        """
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
-        """Start the next pass; after `restore`, continue the interrupted pass."""
+        """Start the next pass over the data; after `restore`, continue the interrupted pass."""
         # `start` creates the Pass at once, not at the first minibatch, so that `state()` returns the position of the
         # new pass.
         reader = self.reader
@@ -249,15 +255,15 @@ class Minibatches:
         return self.reader.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue exactly after the position `state`; see `Reader.restore`."""
+        """Make the next pass over the data continue exactly after the saved position `state`; see `Reader.restore`."""
         self.reader.restore(state)
 
     def _checked(self, rows: Pass) -> Rows:
         source = self.reader.source if isinstance(self.reader, Source) else self.reader
         with contextlib.closing(rows):
             try:
-                # A restored pass may have no rows left, because the rows before its position were already yielded.
-                # Every other pass must have rows.
+                # A pass over a reader must have rows. Exception: a pass that continues from a checkpoint may have no
+                # rows left, because all rows were yielded before the checkpoint.
                 yield from rows if rows.given else nonempty(rows, source)
             except errors.FluidError:
                 raise
@@ -326,7 +332,7 @@ _OTHER = {
         "shuffling"
     ),
 }
-"""The end of the warning that a reader shuffles, by the use of its rows.
+"""The last sentences of the warning about a reader that shuffles: a dict by the use of the rows.
 
 The use is "predict", "test", or "means" for a test that returns only means over all rows.
 """
@@ -372,10 +378,10 @@ def _leaves_out(stage: Mapping[str, Any]) -> bool:
 
 
 def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
-    """Yield the rows of a pass, and refuse an empty pass.
+    """Yield the rows of one pass over the data, and raise an error if there are none.
 
     Args:
-      rows: the rows of one pass.
+      rows: the rows of the pass.
       source: the source of the rows, for the message.
 
     Raises:
@@ -441,7 +447,7 @@ def _array(name: Any, column: Any) -> np.ndarray:
 
 
 def _instead(data: Any) -> str:
-    """Return the text of a correct call for data that `arrays` refuses, for the error message."""
+    """Return a correct call as text, for the error message about data that `reader.arrays` does not accept."""
     rows = [item for item in data if isinstance(item, Mapping | tuple)] if isinstance(data, list) else []
     if rows and len(rows) == len(data):
         return "reader.batch(rows, batch_size=32), since these are rows and no columns"

@@ -1,4 +1,4 @@
-"""Read-ahead in threads: rows keep their order, exceptions reach the consumer, and all threads end with the pass.
+"""Read-ahead in threads: rows keep their order, exceptions reach the consumer, threads end with the pass over the data.
 
 Worker threads take a ticket, read the next row, and put the row with its number into a queue. The consumer yields rows
 in the order of their numbers, and puts one ticket back for each row. The number of tickets limits how many rows are
@@ -67,7 +67,7 @@ class Ahead:
         self.threads = [threading.Thread(target=self.work, name=f"fluid-reader-{i}", daemon=True) for i in range(count)]
 
     def start(self) -> None:
-        """Start the threads, unless they are started already."""
+        """Start the threads that read rows ahead, unless they are started already."""
         if not self.started:
             self.started = True
             _running.add(self)
@@ -98,14 +98,14 @@ class Ahead:
                 self.tickets.put(True)
                 yield value
         finally:
-            # The rows in `value` and `held` are released here, because the traceback of an exception would keep these
-            # variables alive.
+            # Release the rows in `value` and `held`, because the traceback of an exception would keep both variables
+            # alive.
             del value
             held.clear()
             self.end()
 
     def end(self) -> None:
-        """Stop the threads of this pass, and wait for them for a short time."""
+        """Stop the threads that read rows ahead in this pass over the data, and wait a short time until they end."""
         self.stop()
         _join(self.threads, _PATIENCE)
 
@@ -148,7 +148,7 @@ class Ahead:
                 return number, _FAILED, error
 
     def stop(self) -> None:
-        """Signal all threads of this pass to end; takes no lock and does not wait for the threads."""
+        """Signal the end to all threads that read rows ahead; take no lock, and do not wait for the threads."""
         self.stopped = True
         for _ in self.threads:
             self.tickets.put(False)
@@ -168,8 +168,8 @@ def end_all() -> None:
     left = list(_running)
     for shared in left:
         shared.stop()
-        # A consumer that waits for a row is woken, because it may run in a thread of another pass. The next loop waits
-        # for that thread to end.
+        # Wake a consumer that waits for a row, because it may run in a thread of another pass over the data. The next
+        # loop waits for the end of that thread.
         shared.done.put((None, _END, None))
     for shared in left:
         _join(shared.threads, shared.patience)

@@ -139,10 +139,10 @@ class Reader:
         return {"epoch": epoch, "given": given, "reader": self.plan}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next call continue exactly after a position.
+        """Make the next pass over the reader continue exactly after a saved position.
 
         Args:
-          state: the result of `state()` of a reader with an equal plan.
+          state: the result of `state()` of a reader with an equal plan (the JSON of its decorators).
 
         Raises:
           ArgumentError: `state` is not a position, or is a position of another reader.
@@ -212,7 +212,7 @@ class Pass(Iterator[Any]):
         return item
 
     def close(self) -> None:
-        """End the pass: run the `finally` blocks in the reader's functions, and end the threads that read ahead."""
+        """End this pass over the rows: run `finally` blocks of the reader, and end threads that read ahead."""
         self._failed = True
         self._rows.close()
 
@@ -232,7 +232,8 @@ class Source(Reader):
         super().__init__(self._read, "rows")
         self.source = source
         self._iterator: Any = None
-        self._keeper: Any = None  # the iterator of the pass, if it reports its own position (`get_state`); else None
+        # the iterator of the current pass over the data, if it reports its position by `get_state`; else None
+        self._keeper: Any = None
         self._resume: tuple[Position, Any] | None = None
 
     def state(self) -> dict[str, Any]:
@@ -249,7 +250,7 @@ class Source(Reader):
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next call continue exactly after a position."""
+        """Make the next pass over the reader continue exactly after the position `state`."""
         super().restore(state)
         self._keeper = None
         self._resume = (self._next, state["source"]) if state.get("source") else None
@@ -281,7 +282,7 @@ class Source(Reader):
                 iterator.close()
 
     def _open(self) -> tuple[Any, bool]:
-        """Return an iterator of the source, and whether it is the iterator of the previous pass."""
+        """Return an iterator over the rows of the source, and True if the previous pass used the same iterator."""
         rows = self.source() if callable(self.source) else self.source
         if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
             found = "another function; call it first: reader()" if callable(rows) else f"{rows!r}; yield or return rows"
@@ -480,7 +481,10 @@ def _changed_files(saved: Any, plan: Any) -> list[str]:
 
 
 def _brief(plan: Any) -> Any:
-    """Return the plan of a reader, shortened for messages: with the number of its files instead of their names."""
+    """Return the plan of a reader (JSON that describes the reader), shortened for messages.
+
+    In the result, the number of files replaces the names of the files.
+    """
     if isinstance(plan, list):
         return [_brief(part) for part in plan]
     if not isinstance(plan, Mapping):

@@ -35,9 +35,11 @@ _SHORTEST = 4
 # `_PRICE` minibatches of the largest shape. `python benchmarks/buckets.py` measures other values of `_PRICE` and
 # `_SPARE`: a `_PRICE` of 8 raises the cost of padding and compilations by up to 7%.
 _PRICE = 2.0
-# A padded shape that is added for longer rows holds rows `_SPARE` times as long as the longest row so far.
+# If a row is longer than all padded shapes, a new shape is added. It has space for rows `_SPARE` times as long as the
+# longest row so far.
 _SPARE = 1.5
-# Buckets records for at most `_CANDIDATES` smaller shapes the padding that each of them would have saved.
+# The number of smaller shapes that Buckets considers for padding. For each of these shapes, Buckets records the padding
+# that the shape would have saved.
 _CANDIDATES = 256
 
 
@@ -73,13 +75,13 @@ class _Need(NamedTuple):
     rows: int
 
     def fits(self, shape: Sizes) -> bool:
-        """Return whether each size of `shape` is at least the minimum size of the minibatch."""
+        """Return whether the padded shape `shape` is large enough for the longest rows of the minibatch."""
         return _holds(shape, self.sizes)
 
     def cost(self, shape: Sizes) -> int:
-        """Return the number of steps of one row padded to `shape`, summed over feeds.
+        """Return the cost of a row that is padded to `shape`: the number of steps with padding, summed over feeds.
 
-        A nested feed counts its padded sequences times their padded steps.
+        For a feed of nested sequences, the cost is the padded number of sequences times the padded number of steps.
         """
         steps: dict[str, int] = {}
         for (name, _), size in zip(self.places, shape, strict=False):
@@ -87,7 +89,7 @@ class _Need(NamedTuple):
         return sum(steps.values())
 
     def cheapest(self, shapes: Iterable[Sizes]) -> Sizes | None:
-        """Return the shape with the lowest `cost`; None if `shapes` is empty."""
+        """Return the shape (the padded sizes of sequences) with the lowest `cost`; None if `shapes` is empty."""
         return min(shapes, key=self.cost, default=None)
 
 
@@ -214,7 +216,7 @@ class Buckets:
         seen.together = together
 
     def take_steps(self) -> tuple[int, int]:
-        """Return the number of steps without padding and with padding, counted by `pad` since the last call."""
+        """Return the number of sequence steps since the last call, first without padding, then with padding."""
         seen = self._seen
         steps = (seen.real, seen.fed)
         seen.real = 0
@@ -222,11 +224,11 @@ class Buckets:
         return steps
 
     def state(self) -> dict[str, Any]:
-        """Return the record of earlier minibatches, on which the next sizes depend, as a dict for JSON."""
+        """Return the record of earlier minibatches as a dict for JSON; the next padded sizes depend on this record."""
         return asdict(self._seen) | {"savings": [[list(s), x] for s, x in self._seen.savings.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace the record of earlier minibatches by `state`, a result of `state()`.
+        """Replace the record of earlier minibatches, which decides padded sizes, by `state`, a result of `state()`.
 
         Raises:
           ArgumentError: `state` is not a result of `state()`.
@@ -250,7 +252,8 @@ class Buckets:
         }
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
-            # `given` holds the sizes that are fixed already, such as the batch size. Their text becomes `_Need.key`.
+            # `given` holds the sizes of the minibatch that are fixed already, such as the batch size. As a text, these
+            # sizes become the attribute `key` of a `_Need`.
             given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
             least = tuple(needs[n][i] for n, i in places)
             chosen = self._choose(_Need(repr(given), least, places, values[places[0][0]].shape[0]))
@@ -301,12 +304,12 @@ class Buckets:
         return self._refine(need, best, whole, price) if usual else best
 
     def _soon_needed(self, need: _Need) -> Sizes | None:
-        """Return a padded shape that holds the longest row announced by `expect`; None if this does not pay off.
+        """Return a padded shape that holds the current minibatch and the minibatches that `expect` has announced.
 
-        The shape does not pay off in two cases:
+        A single shape saves compilations. The result is None in two cases:
 
         - The announced minibatches, all padded to this shape, cost more than one compilation.
-        - The current minibatch has a longer row than the announced one.
+        - The current minibatch has a longer row than the announced minibatches.
         """
         seen = self._seen
         coming = tuple(seen.coming.get(str(place), 0) for place in need.places)
@@ -349,10 +352,10 @@ class Buckets:
         return shape
 
     def _refine(self, need: _Need, best: Sizes, whole: int, price: float) -> Sizes:
-        """Record how much padding each finer (smaller) shape would have saved; add the best one once it pays off.
+        """Choose the shape to which a minibatch is padded: a new, smaller shape if that saves enough time, else `best`.
 
-        A finer shape pays off once the padding that it would have saved costs at least as much as a compilation.
-        Return the shape for this minibatch: the added shape if it holds the minibatch with less padding, else `best`.
+        Each shape costs a compilation. So this method records how much padding each smaller shape would have saved in
+        the minibatches so far. A smaller shape is added when this padding costs as much time as a compilation.
 
         Args:
           need: the sizes that the minibatch needs.
@@ -362,8 +365,8 @@ class Buckets:
         """
         seen = self._seen
         budget = self._budget or 0
-        # One of the allowed shapes is reserved for longer rows. Another one is reserved for a short last minibatch,
-        # until a short minibatch has been read.
+        # Minibatches are padded to a limited number of shapes, because each shape is compiled. Reserve one shape for
+        # longer rows. Reserve another one for a short last minibatch, until a short minibatch has been read.
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
@@ -377,8 +380,8 @@ class Buckets:
         if seen.savings[finest] < price:
             return best
         seen.savings = {}
-        # Sequences on a device are not padded, so minibatches may differ in the number of padded feeds. `finest` was
-        # then recorded for a minibatch with another number, and does not fit this minibatch.
+        # Sequences on a device are not padded, so minibatches may differ in the number of padded feeds. The shape
+        # `finest` may come from a minibatch with another number of padded feeds, and then does not fit this minibatch.
         if len(finest) != len(need.sizes):
             return best
         seen.shapes.append((need.key, finest))
@@ -399,7 +402,12 @@ def _fine(need: Sizes) -> Sizes:
 
 
 def _step(size: int, count: int) -> int:
-    """Return the distance between allowed padded sizes near `size`, for shapes that consist of `count` sizes."""
+    """Return the distance between neighbouring lengths to which sequences may be padded, near the length `size`.
+
+    Args:
+      size: the length of a sequence.
+      count: the number of padded lengths in the shape of a minibatch; above two, the distance is larger.
+    """
     parts = max((4 if size <= 64 else 8) >> max(count - 2, 0), 1)
     return max((padded_time(size) // 2) // parts, 1)
 

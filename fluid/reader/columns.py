@@ -153,7 +153,8 @@ def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
         return None
     if spec.limits is not None:
         unsigned = _UNSIGNED.get(array.dtype)
-        # Read as unsigned integers, negative numbers become large numbers, so that one comparison checks both limits.
+        # Read as unsigned integers, negative numbers become large numbers. So one comparison checks the lower limit 0
+        # and the upper limit.
         if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
             return None
     if array.shape[1:] == row:

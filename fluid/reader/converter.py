@@ -72,8 +72,8 @@ class Converter:
         self._rows_of = next(iter(self.feeder.batched), None)
         # `_columns` holds the columns of data sets on the device, by the `id()` of the Resident (the data set).
         self._columns: dict[int, dict[str, Any]] = {}
-        # `_together` holds the arrays of the last JointMinibatch, which contain several minibatches. `_checked` is the
-        # checked feed of these arrays; None if the check has failed.
+        # A JointMinibatch refers to arrays that hold several minibatches. `_together` holds these arrays of the last
+        # JointMinibatch. `_checked` is the feed that a check of the whole arrays returned; None if the check failed.
         self._together: Any = None
         self._checked: dict[str, np.ndarray] | None = None
 
@@ -137,14 +137,18 @@ class Converter:
         rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
         try:
             feed = self.feeder.feed(self._own(together))
-        except Exception:  # every exception is ignored here: the check of the single minibatch raises it again
+        except Exception:
+            # Ignore every exception: each minibatch is then checked alone, and this check raises the exception again.
             return None
         if self._to.nans.found(self.feeder.specs, feed):
             return None
         return feed if all(len(array) == rows for array in feed.values()) else None
 
     def _rows(self, minibatch: RowNumbers) -> RowFeed:
-        """Return the feed of a minibatch of row numbers; check the data set and copy it to the device only once."""
+        """Return the feed for a minibatch that consists of row numbers of a data set on the device.
+
+        The first call for a data set checks it and copies it to the device.
+        """
         resident = minibatch.resident
         if id(resident) not in self._columns:
             specs = self.feeder.specs

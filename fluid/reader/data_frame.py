@@ -127,7 +127,7 @@ class Table:
         return cls(numbers, words, label, classes, weight, factors)
 
     def __call__(self, rows: Any) -> dict[str, np.ndarray]:
-        """Encode raw rows.
+        """Encode raw rows as arrays for the feeds of a program.
 
         Args:
           rows: a DataFrame, or columns `[rows]` by name, with all columns of `numbers` and `categories`. Other columns
@@ -162,7 +162,7 @@ class Table:
         return feeds
 
     def is_raw(self, feed: Any) -> bool:
-        """Return whether a feed has raw rows: a DataFrame, or a mapping with a column of this Table.
+        """Return whether a feed holds raw rows: a DataFrame, or a dict with a column that this Table encodes.
 
         Example:
           >>> Table.fit({"age": [1, 2]}).is_raw({"age": [3]}), Table.fit({"age": [1, 2]}).is_raw({"numbers": [[0.5]]})
@@ -460,7 +460,7 @@ def _brief(value: Any) -> str:
 
 
 def _check_rows(wrong: np.ndarray, what: str, column: np.ndarray) -> None:
-    """Raise a FeedError that names the first row for which `wrong` is True; do nothing if there is no such row."""
+    """Raise a FeedError if the mask `wrong` is True for a row of a table; the error names the first of these rows."""
     if wrong.any():
         row, count = int(np.argmax(wrong)), int(wrong.sum())
         more = f", and {count - 1} more rows like this" if count > 1 else ""
@@ -470,7 +470,10 @@ def _check_rows(wrong: np.ndarray, what: str, column: np.ndarray) -> None:
 
 
 def _scale(name: str, column: np.ndarray, normalize: bool) -> Scale:
-    """Return the Scale of a column of numbers; without `normalize`, it only replaces missing numbers by the mean."""
+    """Return the Scale (shift, factor and fill value) by which a column of numbers is encoded.
+
+    Without `normalize`, the Scale only replaces missing numbers by the mean.
+    """
     values = _floats(name, column)
     values = values[~np.isnan(values)]
     if not len(values):

@@ -306,8 +306,8 @@ def cache(reader: ReaderLike) -> Reader:
         if kept is not None:
             yield from itertools.islice(kept, start, None)
             return
-        # Pass 0 of the inner reader is read, whatever `epoch` is: the cached rows must not depend on the pass that
-        # fills the cache.
+        # Fill the cache with the rows of pass 0 of the inner reader, also if `epoch` is another pass. Otherwise
+        # the cached rows would depend on the number of the first pass.
         filling: list[Any] = []
         with contextlib.closing(rows.iterate(0, 0)) as inner:
             for row in inner:
@@ -355,7 +355,10 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:
-    """Replace each placeholder for a row of another process by a real row: the first one of the same minibatch."""
+    """Replace placeholders in a minibatch by its first real row.
+
+    Each placeholder stands for a row that only another process has read.
+    """
     mine = next((row for row in minibatch if row is not ELSEWHERE), None)
     return [mine if row is ELSEWHERE else row for row in minibatch]
 

@@ -33,7 +33,8 @@ NO_ROW = "A function of reader.map that ends without `return row` gives None"
 # checked for larger integers.
 _EXACT = 2**24
 _looked_at: "weakref.WeakSet[FeedSpec]" = weakref.WeakSet()
-# A minibatch of fewer than `_LEAST_ROWS` rows may hold a single class by chance, so it does not count as sorted.
+# A minibatch of fewer than `_LEAST_ROWS` rows may hold a single class by chance. So a small minibatch of one class does
+# not show that the data is sorted by class.
 _LEAST_ROWS = 8
 _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_level=2)")
 
@@ -268,7 +269,8 @@ def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
     large = array[(array >= _EXACT) | (array <= -_EXACT)]
     distinct = np.unique(large)
     left = len(np.unique(distinct.astype(np.float32)))
-    if left < 0.9 * len(distinct):  # a few of many numbers may round to equal numbers by chance
+    # Accept a loss of a few numbers: among many random numbers, some round to equal numbers by chance.
+    if left < 0.9 * len(distinct):
         found = f"{len(distinct)} different numbers from {distinct[0]} to {distinct[-1]}, of which float32 keeps {left}"
         fix = (
             f"float32 tells whole numbers apart up to {_EXACT}. Feed what matters in them: value - value.min() for "

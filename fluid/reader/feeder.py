@@ -92,7 +92,8 @@ class Feeder:
         )
         self._least = max((self.positions[name] for name in self._read), default=-1) + 1
         self._most = max(self.positions.values(), default=-1) + 1
-        self._longest: Any = None  # the longest row in the last buffer of `bucket_by_length`
+        # The longest row among the rows that `bucket_by_length` has last grouped by length.
+        self._longest: Any = None
         self._order = feed_order
         self._alike = self._like_feeds() if feed_order is None else []
         self.sorted = SortedClasses(self._read.values() if trains else ())
@@ -126,8 +127,8 @@ class Feeder:
             if isinstance(columns, _ByOrder) and error.__cause__ is None:
                 error.args = (f"{str(error).rstrip('.')}. {self._order_told(columns)}",)
             raise
-        # Only single minibatches are checked for sorted classes. Without `batch_index`, `minibatch` may hold the rows
-        # of several minibatches.
+        # Check only a single minibatch for rows that are sorted by class. Without `batch_index`, `minibatch` may hold
+        # the rows of several minibatches.
         if batch_index is not None:
             self.sorted.look(fed)
         while self._labels:
@@ -142,7 +143,7 @@ class Feeder:
         return self.buckets.pad(fed, where)
 
     def _expect(self, minibatch: Grouped) -> None:
-        """Announce the longest row in the buffer of `bucket_by_length`, so that the first padded shape can hold it."""
+        """Announce the longest row in the buffer of `bucket_by_length`, so that the padded shape is large enough."""
         # Errors are ignored here, because an invalid row raises an error when its minibatch is checked.
         with contextlib.suppress(errors.FluidError):
             columns = self._columns([minibatch.longest], "")
@@ -150,7 +151,10 @@ class Feeder:
             self.buckets.expect(fed, minibatch.together)
 
     def _checked(self, columns: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return the checked columns of the feeds to read, as `read_feed` returns them; sequences are not padded."""
+        """Return the columns of a minibatch for this Feeder's feeds, after checks, as `read_feed` returns them.
+
+        Sequences are not padded yet.
+        """
         try:
             fed = {name: read_feed(spec, columns[name], where) for name, spec in self._read.items()}
         except errors.FeedError as error:
@@ -192,7 +196,7 @@ class Feeder:
         self._alike = []
 
     def _order_told(self, columns: _ByOrder) -> str:
-        """Return a sentence for an error: the feed as which each field of a row is read, and a better `feed_order`."""
+        """Return a sentence for an error message, with the feed of each field of a row, and a better `feed_order`."""
         names = sorted(self.positions, key=self.positions.__getitem__)
         if self._order is None and all(spec.column is None for spec in self.specs.values()):
             told = f"Field 0 of the tuple is read as {names[0]!r}, because the program declares it first"
@@ -211,7 +215,7 @@ class Feeder:
         """
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
-        # The first permutation is skipped: it is `names` itself, the order that has already failed.
+        # Skip the first permutation: it is the order of `names`, in which the fields did not fit the feeds.
         for order in itertools.islice(itertools.permutations(names), 1, None):
             with contextlib.suppress(errors.FluidError):
                 for position, name in enumerate(order):
@@ -243,7 +247,8 @@ class Feeder:
         """Return whether a list holds columns instead of rows, as in minibatches of a torch DataLoader."""
         if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
             return False
-        if len(self.positions) > 1:  # a row of several fields would be a tuple, so each array is a column
+        # With several fields, a row would be a tuple, not an array. So each array in the list is a column.
+        if len(self.positions) > 1:
             return self._least <= len(minibatch) and (len(minibatch) <= self._most or not self._exact)
         spec = self.specs[next(iter(self.positions))]
         shape = tuple(minibatch[0].shape)

@@ -125,7 +125,8 @@ def xmap(
     size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
     _check_arguments("reader.xmap", mapper, 1, seed)
-    # Rows are copied for threads only: a row that is sent to another process is a copy already.
+    # For threads, each row is copied, because `mapper` may change the row. Processes need no copy: a row that is sent
+    # to another process is a copy already.
     call = (lambda *row: mapper(*_copied(row))) if processes is None else _in_processes(mapper, workers)
     return _mapped([rows], random, call, lambda of, func: Ahead(of, size, func, workers).rows())
 
@@ -163,12 +164,15 @@ class _Generators:
 
     def __init__(self, caller: str, seed: int, readers: list[Reader]):
         self.seed = whole_number(caller, "seed", seed, least=0)
-        # `_stage` is a part of the seed of each Generator, so that nested maps draw different numbers. It is at least
-        # 1, because 0 would give the random numbers of `shuffle`.
+        # `_stage` is a part of the seed of each Generator, so that nested calls of `map` draw different numbers.
+        # `_stage` is at least 1, because 0 would give the random numbers of `shuffle`.
         self._stage = 1 + sum(seeded_maps(reader.plan) for reader in readers)
 
     def appended(self, rows: Iterator[tuple[Any, ...]], epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Append a NumPy Generator to the arguments for each row; `start` is the index in the pass of the first row."""
+        """Append a NumPy Generator of random numbers to the arguments for each row.
+
+        `start` is the index of the first row, counted within the pass over the data.
+        """
         for index, row in zip(itertools.count(start), rows, strict=False):
             yield *row, np.random.Generator(np.random.PCG64([self.seed, epoch, index, self._stage]))
 
@@ -190,7 +194,7 @@ def _copied(value: Any) -> Any:
         fields.update((key, _copied(part)) for key, part in value.items())
         return fields
     if isinstance(value, list):
-        items = copy.copy(value)  # this copy keeps the class and the attributes of a subclass of list
+        items = copy.copy(value)  # `copy.copy` keeps the class and the attributes of a subclass of list
         items[:] = [part if type(part) in _CONSTANT else _copied(part) for part in value]
         return items
     if type(value) is tuple:

@@ -38,7 +38,7 @@ class Resident:
         self._tables: dict[Hashable, dict[Any, jax.Array]] = {}
 
     def whole(self) -> Any:
-        """Return all rows as one minibatch, on the host."""
+        """Return all rows of the data set as one minibatch, as NumPy arrays."""
         return dict(self._columns) if self._by_name else tuple(self._columns.values())
 
     def minibatch(self, rows: np.ndarray) -> Any:
@@ -48,7 +48,7 @@ class Resident:
         return found if self._by_name else tuple(found[name] for name in self._columns)
 
     def table(self, key: Hashable, make: Callable[[], dict[Any, jax.Array]]) -> dict[Any, jax.Array]:
-        """Return the columns on a device; they are copied there at the first call with this `key`.
+        """Return the columns of the data set as arrays on a device; the first call with this `key` copies them there.
 
         Args:
           key: a value that is equal whenever `make` returns equal arrays, for example the device.
@@ -104,7 +104,10 @@ class RowFeed(Mapping[str, Any]):
         return len(self.columns)
 
     def arrays(self) -> dict[str, jax.Array]:
-        """Return the gathered rows of this feed by feed name, `[batch, ...]`; rows are gathered at the first call."""
+        """Return the arrays of this minibatch, `[batch, ...]`, by feed name.
+
+        The first call copies the rows of the minibatch from the columns, which hold the whole data set on the device.
+        """
         if self._arrays is None:
             place = next((column.sharding for column in self.columns.values()), None)
             self._arrays = _pick(self.columns, jax.device_put(self.rows, place))
@@ -165,7 +168,10 @@ class StackedFeeds:
 
     @classmethod
     def of(cls, feeds: Sequence[Mapping[str, Any]], capacity: int) -> "StackedFeeds":
-        """Stack feeds of equal shapes to arrays `[capacity, ...]`; arrays on the host stay on the host."""
+        """Stack the feeds of several steps, which have equal shapes, to arrays `[capacity, ...]`.
+
+        `capacity` is the maximum number of steps. Arrays on the host stay on the host.
+        """
         stacked = jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *map(dict, feeds))
         return cls(stacked, np.int32(len(feeds)))
 
@@ -234,7 +240,10 @@ def _form_of(feed: Mapping[str, Any]) -> Any:
 
 
 def _stacked(leaves: Sequence[Any], capacity: int) -> Any:
-    """Stack arrays of one shape to `[capacity, ...]`; the entries after the last array are filler and never read."""
+    """Stack arrays of equal shape to one array `[capacity, ...]`.
+
+    Entries after the last given array only fill the array up to `capacity`, and are never read.
+    """
     if isinstance(leaves[0], jax.Array):
         return _stacked_there((*leaves, *[leaves[-1]] * (capacity - len(leaves))))
     every = np.zeros((capacity, *leaves[0].shape), leaves[0].dtype)

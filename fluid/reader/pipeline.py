@@ -74,7 +74,10 @@ class Batch(NamedTuple):
 
 
 class MinibatchSource(Protocol):
-    """An interface: each pass yields minibatches; for several programs, pairs `(index of a program, minibatch)`."""
+    """An interface for a source of minibatches; each call starts a new pass (iteration) over the data.
+
+    With several programs, a pass yields pairs `(index of a program, minibatch)` instead of minibatches.
+    """
 
     @property
     def reads_once(self) -> bool:
@@ -85,13 +88,13 @@ class MinibatchSource(Protocol):
         """True if the next minibatch can be read now."""
 
     def __call__(self) -> Iterator[Any]:
-        """Start the next pass."""
+        """Start the next pass over the minibatches."""
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the last yielded minibatch, as JSON."""
+        """Return the position in the data after the last yielded minibatch, as JSON for `restore`."""
 
     def restore(self, state: Mapping[str, Any]) -> Any:
-        """Make the next pass continue exactly after the position `state`."""
+        """Make the next pass over the data continue exactly after a position that the method `state` has returned."""
 
 
 class InputPipeline:
@@ -134,7 +137,7 @@ class InputPipeline:
         self._ragged = any(converter.is_ragged for converter in converters)
 
     def start(self) -> "Batches":
-        """Start the next pass of the source, or continue a restored pass."""
+        """Start the next pass over the data, or continue an interrupted pass whose position was restored."""
         return Batches(self, self.source())
 
     def position(self, reader: Any = None) -> Position:
@@ -208,9 +211,10 @@ class Batches(Iterator[Batch]):
         self._items = items
         # `_before` and `_after` are the positions of the reader before and after the last minibatch that was read.
         self._before = self._after = pipeline.position() if pipeline.keeps_positions else None
-        # `_index` is the index in the pass of the next minibatch to convert.
+        # `_index` is the index of the next minibatch to convert, counted within the pass over the data.
         self._index = 0 if self._after is None else int(self._after.reader["given"])
-        self._read: tuple[Any] | None = None  # the minibatch that was read last, if it is not converted yet
+        # `_read`: a tuple with the minibatch that was read last; None if this minibatch is converted already.
+        self._read: tuple[Any] | None = None
         self._ready: deque[Batch | BaseException] = deque()
         # Minibatches that are already stacked on the device for the next compiled call; None if there are none.
         self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None
@@ -263,7 +267,7 @@ class Batches(Iterator[Batch]):
         self._index += 1
 
     def peek(self) -> Batch | None:
-        """Return the next minibatch, which `take` will return too; None at the end of the pass.
+        """Return the next minibatch without removing it from the queue; None at the end of the data.
 
         Raises:
           Exception: the minibatch could not be read or converted.
@@ -282,7 +286,9 @@ class Batches(Iterator[Batch]):
                 raise RuntimeError("StopIteration was raised while a minibatch was converted") from ready
             raise ready
         finally:
-            del ready  # the traceback of the exception would keep `ready` alive
+            # The traceback of the exception refers to the variables of this function. Without this line, the exception
+            # and its traceback would keep each other alive.
+            del ready
 
     def take(self, limit: int = 1, capacity: int = 1) -> Batch:
         """Return the next minibatch, and with it the minibatches read ahead that can run in the same compiled call.
@@ -306,12 +312,12 @@ class Batches(Iterator[Batch]):
         return last._replace(feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
 
     def stack_ahead(self, program: int, capacity: int) -> None:
-        """Copy the minibatches of the next `take` to the device in advance, if several minibatches are already read.
+        """Copy minibatches that are already read, if there are several, to the device before `take` returns them.
 
-        The minibatches stay in the queue until `take`.
+        The minibatches stay in the queue until the call of `take`.
 
         Args:
-          program: the index of the program that the next call must run.
+          program: the index of a program; if the next minibatch is for another program, nothing is copied.
           capacity: as for `take`.
         """
         first = self.upcoming
@@ -331,7 +337,7 @@ class Batches(Iterator[Batch]):
         return self.take()
 
     def close(self) -> None:
-        """End the pass: run the `finally` blocks of readers, end threads, and return no more minibatches."""
+        """End the pass over the data: run `finally` blocks of readers, end threads, and return no more minibatches."""
         self._ended = True
         self._read = None
         self._ready.clear()
@@ -360,7 +366,7 @@ class Batches(Iterator[Batch]):
         return (first, *found[: alike(first.feed, (batch.feed for batch in found))])
 
     def _stack(self, minibatches: tuple[Batch, ...], capacity: int) -> Fed:
-        """Return minibatches stacked on the device for one call; reuse the arrays of `stack_ahead` if they fit."""
+        """Stack minibatches on the device for a call of several steps; reuse arrays of `stack_ahead` if they fit."""
         known, self._stacked = self._stacked, None
         if known is None or known[1] != capacity or not _begins_with(known[0], minibatches):
             fed = stacked([batch.feed for batch in minibatches], capacity, self._pipeline.place)

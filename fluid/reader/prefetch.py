@@ -71,7 +71,9 @@ class Feed(Mapping[str, Any]):
 
 
 class Feeds:
-    """An iterable of the minibatches of a reader as feeds of a session. Created by `prefetch`; each loop is one pass.
+    """An iterable of the minibatches of a reader, converted to feeds of a session; `prefetch` returns it.
+
+    Each loop over this object is one pass over the data.
 
     Args:
       pipeline: an InputPipeline of one program.
@@ -86,7 +88,7 @@ class Feeds:
 
     @property
     def epoch(self) -> int:
-        """The number of passes that have ended, which is also the number of the current or next pass, from 0 on."""
+        """The number of passes over the data that have ended; the current or next pass also has this number."""
         return int(self._position.reader["epoch"])
 
     def __call__(self) -> Iterator[Feed]:

@@ -83,7 +83,7 @@ class _Slot:
         self._answered = False
 
     def call(self, arguments: tuple[Any, ...]) -> Any:
-        """Call the function in the process and wait for the result; see `Pool.call`."""
+        """Call the function in the worker process, and wait for its result; see `Pool.call`."""
         channel = self._channel or self._start()
         try:
             channel.send(arguments)
@@ -106,7 +106,7 @@ class _Slot:
         raise raised
 
     def close(self) -> None:
-        """Close the connection, so that the process ends when its function returns."""
+        """Close the connection to the worker process, so that the process ends when its function returns."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

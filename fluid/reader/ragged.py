@@ -31,7 +31,7 @@ class Ragged:
 
     @property
     def shape(self) -> Sizes:
-        """The sizes that are known before padding: only `(batch,)`."""
+        """The sizes of the column that are known before padding: only the number of rows, `(batch,)`."""
         return self.lengths.shape
 
 
@@ -48,7 +48,7 @@ def sizes_of(value: Any) -> Sizes | None:
 
 
 def longest_rows(value: Any) -> Sizes:
-    """Return for each size of `sizes_of(value)` the index of the row that needs this size."""
+    """Return, for each padded size of a sequence batch, the index of the row that needs this size; see `sizes_of`."""
     lengths, *inner = _lengths_of(value) or ()
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return (int(lengths.argmax()), *(int(owners[n.argmax()]) for n in inner))
@@ -76,7 +76,7 @@ def steps_of(value: Any) -> tuple[int, int]:
 
 
 def padded(value: Any, sizes: Sizes) -> Any:
-    """Pad rows with zeros to given sizes; a batch that is padded to other sizes is cut or extended.
+    """Pad rows with zeros to given sizes; cut or extend a batch that is already padded to other sizes.
 
     Args:
       value: a Ragged, SequenceBatch or NestedSequenceBatch, on the host.
@@ -94,7 +94,10 @@ def padded(value: Any, sizes: Sizes) -> Any:
 
 
 def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
-    """Return the mask of real steps, for a batch on the host: bool `[batch, time]` or `[batch, sequences, time]`."""
+    """Return a mask of a padded batch on the host: True for steps of sequences, False for padding.
+
+    The mask is bool `[batch, time]`, or `[batch, sequences, time]` for nested sequences.
+    """
     real = _real(value.shape[1], np.asarray(value.lengths))
     if isinstance(value, SequenceBatch):
         return real
@@ -226,7 +229,7 @@ def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, 
 
 
 def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> np.ndarray:
-    """Return all steps of all rows, one after the other, as one array."""
+    """Concatenate sequences of different lengths (`rows`) to one array of all their steps, without padding."""
     try:
         filled = [row for row in rows if len(row)]
         if filled and all(isinstance(row, np.ndarray) for row in filled):
@@ -278,7 +281,7 @@ def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, w
     level = spec.lod_level
     data = value.data
     lengths = [value.lengths, getattr(value, "inner_lengths", None)][:level]
-    # Steps of one value may lack their last dimension of 1: [batch, time] instead of [batch, time, 1].
+    # If each step is one number, the user may leave out the last dimension: [batch, time] instead of [batch, time, 1].
     shape = (*data.shape, 1) if data.ndim == 1 + level and spec.shape[1:] == (1,) else tuple(data.shape)
     expected = isinstance(value, NestedSequenceBatch if level == 2 else SequenceBatch)
     fitting = all(np.shape(n) == shape[: i + 1] for i, n in enumerate(lengths))

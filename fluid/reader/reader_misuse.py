@@ -75,7 +75,7 @@ def kind_of(value: Any) -> str:
 
 
 def spelled(names: Iterable[Any]) -> str:
-    """Return the source text of a dict of columns with these names, for a call in a message.
+    """Return source code for a message: a dict from each column name to a variable of this name.
 
     Example:
       >>> spelled(["x", "y"])

@@ -91,7 +91,7 @@ class Channel:
         """
         if self._mine is not None and len(self._mine) >= size:
             return None
-        # The shared block is rounded up to a power of two; its pages take no memory until they are written.
+        # Round the size of the shared memory up to a power of two; unused pages take no memory until they are written.
         capacity = 1 << (size - 1).bit_length()
         descriptor = os.memfd_create("fluid-reader")
         os.ftruncate(descriptor, capacity)
@@ -100,7 +100,7 @@ class Channel:
 
 
 def loaded(message: Message) -> Any:
-    """Unpickle an object that `Channel.receive` returned; its arrays are writable."""
+    """Unpickle a message from another process, a result of `Channel.receive`; arrays in the object are writable."""
     pickled, parts = message
     return pickle.loads(pickled, buffers=parts)
 
@@ -145,7 +145,7 @@ def serve(connection: Connection, pickled: bytes) -> None:
             channel.send(answer)
         except OSError:
             return
-        except BaseException as error:  # raised if the result cannot be pickled
+        except BaseException as error:  # pickle raises if it cannot serialize the result
             channel.send(_failure(error))
         del message, answer
 
@@ -155,7 +155,7 @@ def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
 
     None takes the place of an exception that cannot be pickled.
     """
-    # The first frame is left out: it belongs to `serve`, which caught `error`.
+    # Leave out the first frame of the traceback, because it belongs to `serve`, which caught `error`.
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
     with contextlib.suppress(Exception):

@@ -46,7 +46,7 @@ class AbsentFeeds:
     def needed(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> set[str]:
-        """Return the names of those absent feeds on which the results of a function depend.
+        """Return the names of the absent feeds (which the user left out) that the results of a function depend on.
 
         Args:
           results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
@@ -60,7 +60,7 @@ class AbsentFeeds:
     def check(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> None:
-        """Check that the results of a function do not depend on an absent feed.
+        """Check that the results of a function do not depend on an absent feed (a feed that the user left out).
 
         Args:
           results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
@@ -155,7 +155,8 @@ def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
       absent: dicts of zeros in several sizes, from `stand_ins`; the first one that `function` accepts is used.
     """
     closed, shapes, zeros = traced(function, absent)
-    # The caller is itself being traced by JAX: `eval_jaxpr` adds the remaining equations to the caller's trace.
+    # JAX traces the code that calls this function. So `eval_jaxpr` computes nothing here: it adds the equations that do
+    # not depend on the zeros to the trace of the caller.
     results = jax.core.eval_jaxpr(independent(closed.jaxpr), closed.consts, *jax.tree.leaves(zeros))
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
@@ -202,7 +203,7 @@ def _open_axes(spec: FeedSpec) -> list[int]:
 
 
 def _open_sizes(spec: FeedSpec, value: Any) -> tuple[Any, ...]:
-    """Return the sizes that `value` has in the dimensions, except the batch, for which its feed declares no size."""
+    """Return the sizes of `value` in the dimensions, after the batch dimension, for which its feed declares no size."""
     if spec.lod_level:
         return _sizes_of(value)
     shape = tuple(value.shape)

@@ -38,7 +38,8 @@ from fluid.core import Program
 _SUFFIX = ".xla"
 _UNFINISHED = ".tmp"
 _DIGEST = 16
-# Each time a process has written `max_bytes / _PARTS` bytes, it scans the folder and removes old files.
+# Each time a process has written `max_bytes / _PARTS` bytes to the folder of the cache, it scans the folder and removes
+# old files.
 _PARTS = 8
 # One hour, in seconds. No write takes this long, so an older unfinished file was left by a killed process.
 _HOUR = 3600
@@ -66,8 +67,8 @@ class Entries:
     def __init__(self, folder: pathlib.Path, max_bytes: int):
         self._path = folder  # JAX reads `_path` for its log messages
         self._max_bytes = max_bytes
-        # Number of bytes written since this process last scanned the folder. The initial value, the size limit, makes
-        # the first write scan.
+        # Number of bytes written since this process last scanned the folder of the cache for old files. The initial
+        # value is the size limit, so that the first write scans the folder.
         self._written = max_bytes
         self._refused = False
 
@@ -141,7 +142,10 @@ class Entries:
 
 
 def _digest(key: str, value: bytes) -> bytes:
-    """Return a digest of a value and its key. The key is included so that no program runs under a wrong key."""
+    """Return a checksum of a compiled program (`value`) and of its key in the cache.
+
+    The checksum includes the key, so that no program runs under a wrong key.
+    """
     return hashlib.blake2b(value, digest_size=_DIGEST, key=hashlib.blake2b(key.encode()).digest()).digest()
 
 
@@ -275,7 +279,8 @@ _OF_OTHERS = 1e13
 # Floating-point operations per weight: a multiplication and an addition, once in the forward pass and twice in the
 # backward pass.
 _FLOPS_PER_WEIGHT = 6
-# Lower limit of the estimated operations per step: look-ups, additions and pooling have few weights, but take time.
+# Lower limit of the estimated floating-point operations per step. Look-ups, additions and pooling have few weights, so
+# an estimate from the number of weights would be too low.
 _LEAST_FLOPS = 1e5
 
 
@@ -344,7 +349,7 @@ class BackgroundCompilation:
 def _compile(lowered: jax.stages.Lowered) -> None:
     try:
         lowered.compile()
-    except Exception:  # the first call of the step compiles again, and raises this error to its caller
+    except Exception:  # an error here is ignored: the first call of the step compiles again, and raises the same error
         return
 
 

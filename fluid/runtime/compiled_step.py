@@ -47,12 +47,12 @@ class _Form:
 
 
 class _Log:
-    """A recorder of the compilations of one step, and of the reason for each compilation.
+    """A recorder of the compilations of one step (training or inference) of a program, and of their reasons.
 
     Args:
       engine: the engine, whose attribute `compilations` lists the compilations of all steps.
       program: the program of the step.
-      request: the request of the step.
+      request: the Request for the step: its mode, results and feeds.
 
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
@@ -72,7 +72,7 @@ class _Log:
         self.paused = False
 
     def begin(self, feeds: Mapping[str, Any], how: str = "") -> None:
-        """Record the start of a compilation for feeds of these shapes; `how`, if not empty, is the recorded reason."""
+        """Record the start of a compilation for the shapes of `feeds`; `how`, if not empty, is the reason to record."""
         if self.paused:
             return
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
@@ -84,7 +84,7 @@ class _Log:
         self._engine.compilations.begin(Compilation(self._program, self._request.mode, reason))
 
     def end(self) -> None:
-        """Record the end of the compilation that `begin` recorded; do nothing if there is none."""
+        """Record the end of the current compilation; do nothing if `begin` has not recorded its begin."""
         if self._open:
             self._open = False
             self._engine.compilations.end()
@@ -128,9 +128,9 @@ class CompiledStep:
         self._scope = engine.scope
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
-        # A scalar from the user that replaces an array of the program takes the shape of this array from the feeds. So
-        # the check for omitted feeds is repeated for each new set of these scalars. The sets that have passed the check
-        # are cached, as names of the replaced arrays.
+        # The user may replace an array by a scalar, and the shape of this array may depend on feeds. So the check for
+        # omitted feeds is repeated for each new set of replaced arrays. The sets that have passed the check are cached,
+        # as sets of names.
         self._checked: set[frozenset[str]] = set()
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
@@ -171,9 +171,10 @@ class CompiledStep:
         return StepResults(found, self._names, self.request.also, count)
 
     def _check_absent(self, feed: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        """Check that no result depends on a feed that the call omits.
+        """Check that the results depend on no feed that is missing in the call.
 
-        The check runs once for each set of scalar overrides, which are scalars that replace values of the program.
+        An override is an array that replaces a value of the program. The check runs again only if other values are
+        replaced by scalars.
         """
         scalars = frozenset(name for name, value in overrides.items() if not value.shape)
         if scalars not in self._checked:
@@ -203,7 +204,8 @@ class CompiledStep:
         try:
             if not scope.trained:
                 return test(self._kept(), feed, *self._test_arguments(overrides, draw))
-            with scope.lock:  # the lock keeps training steps of other threads from donating these arrays
+            # During the test-mode step, no training step of another thread may donate (reuse the memory of) the arrays.
+            with scope.lock:
                 return test(self._kept(), feed, *self._test_arguments(overrides, draw))
         except jax.errors.UnexpectedTracerError as error:
             raise explained_leak(error, self._program.name) from None
@@ -237,7 +239,7 @@ class CompiledStep:
         self._form = known
 
     def _new_form(self) -> _Form:
-        """Create the pure and the jitted functions of the step for the parameters that are frozen now."""
+        """Create the function of this step and its compiled form, for the parameters that are frozen at present."""
         engine, layout = self.engine, self.engine.layout
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, layout.gathering)
@@ -313,7 +315,7 @@ class CompiledStep:
 
         def take(fed: Mapping[str, Any]) -> None:
             form.run = jitted
-            self._log.begin(dict(sorted(fed.items())))  # sorted, as JAX sorts each dict that it traces
+            self._log.begin(dict(sorted(fed.items())))  # sort the feeds by name, as JAX does when it traces
 
         self._log.paused = True
         try:
@@ -361,7 +363,7 @@ class CompiledStep:
         return self._absent.needed(self._pure(), feeds, overrides)
 
     def _pure(self) -> Callable[..., Any]:
-        """Return the step as a pure function of zeros for omitted feeds, the given feeds, and the overrides."""
+        """Return the step as a pure function of three dicts: zeros for omitted feeds, given feeds, overrides."""
         step = self._form.step
         train, test = self.engine.strategy.functions(step)
 

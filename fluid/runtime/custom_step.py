@@ -99,8 +99,8 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    # The optimizer states that each call of `update` has returned. A step function that returns none of them, but the
-    # old states, causes a warning.
+    # The optimizer states that each call of `update` has returned. If a step function calls `update`, but returns the
+    # old optimizer states, fluid warns.
     _updates: list[list[Any]] = field(default_factory=list, repr=False)
 
     def evaluate(

@@ -128,7 +128,7 @@ class Engine:
 
     @property
     def device(self) -> jax.Device:
-        """The device of the arrays; with several devices, one of them."""
+        """The device of the session's arrays; one of the devices, if the session has several."""
         return self.layout.device
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
@@ -168,7 +168,10 @@ class Engine:
         return program
 
     def _move_parts(self, program: Program) -> None:
-        """Replace the layout by `OnDevices`, which runs the layers of each `device_guard` block on its device."""
+        """Run the layers of each `device_guard` block on the device of the block.
+
+        For this, `OnDevices` replaces the layout, the object that puts arrays on devices and compiles steps.
+        """
         if self.layout.mesh is not None or self.members is not None:
             raise errors.ArgumentError(
                 f"the program {program.name} has device_guard({min(program.devices)!r}), found "
@@ -222,7 +225,7 @@ class Engine:
     def buckets(self, program: Program) -> Buckets:
         """Return new Buckets, which choose the lengths to which the sequences of a program are padded."""
         ladders = self._ladders
-        if isinstance(ladders, Mapping):  # leave out feeds of the session's other programs
+        if isinstance(ladders, Mapping):  # leave out sizes for feeds of other programs
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
         return Buckets(program.feeds, ladders, self._max_compilations, compilation_cost(program, self.device.platform))
 
@@ -274,7 +277,10 @@ class Engine:
         return self.layout.place(value)
 
     def move(self, layout: Layout) -> None:
-        """Move all arrays to the device of a new layout, or copy them to all its devices; only before the first run."""
+        """Move all arrays to the devices of a new layout; possible only before the first run.
+
+        A layout determines the devices of the arrays. With several devices, each device gets a copy of all arrays.
+        """
         self.layout = layout
         for program in self.programs.values():
             layout.add(program)

@@ -64,7 +64,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             )
     known = dict.fromkeys(program.output_names or ())
     if not known.keys() >= set(names):
-        known = _fetchable(program, mode)  # this is slow, because it traces the program once more
+        known = _fetchable(program, mode)  # `_fetchable` is slow, because it traces the program once more
     found: list[str] = []
     for name in names:
         base = name.removesuffix(GRAD)
@@ -97,7 +97,8 @@ def is_inner(program: Program, name: str) -> bool:
     if name.endswith(GRAD) or is_line(name) or name in step_names(program):
         return False
     declared = (program.output_names or (), program.feeds, program.parameters, program.states)
-    # Declared names are tested first, because the first read of `program.values` traces the program once more.
+    # Test the names of outputs, feeds and arrays first, because the first read of `program.values` is slow: it traces
+    # the program once more.
     if any(name in names for names in declared):
         return False
     return name not in program.values and name not in program.aliases and name in program.equation_values
@@ -152,7 +153,7 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
     """
     given = tuple(name for name in names if name in program.feeds)
     replaced = tuple(name for name in names if name not in program.feeds)
-    if replaced:  # without this test, the check would trace the program in vain
+    if replaced:  # the check traces the program, which takes time: run the check only if values are replaced
         _check_replaced(program, replaced)
     return given, replaced
 

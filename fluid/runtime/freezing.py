@@ -103,7 +103,7 @@ class Freezing:
         return [name for name in frozen if name in before - names]
 
     def put(self, chosen: frozenset[str]) -> None:
-        """Freeze exactly the names `chosen`, and unfreeze all others."""
+        """Freeze the parameters and states called `chosen`, and unfreeze all other parameters and states."""
         self.chosen = chosen
         self.names = self._with_statistics(chosen)
 
@@ -126,13 +126,13 @@ class Freezing:
         return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the frozen names from a checkpoint; if it has no entry for frozen names, unfreeze everything."""
+        """Freeze exactly the arrays that a checkpoint lists as frozen; if it has no such list, unfreeze all arrays."""
         flags = state.get(FROZEN)
         names = sorted(self._scope.specs)
         self.put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
 
     def _with_statistics(self, chosen: frozenset[str]) -> frozenset[str]:
-        """Return the chosen names together with the states of each layer whose parameters are all chosen."""
+        """Return `chosen`, parameters to freeze, and the states of each layer whose parameters are all in `chosen`."""
         layers: dict[str, list[str]] = {}
         for name, spec in self._scope.specs.items():
             if spec.trainable is not None and spec.layer:
@@ -142,7 +142,10 @@ class Freezing:
         return chosen.union(states)
 
     def _check(self, names: frozenset[str]) -> None:
-        """Raise an error if freezing these parameters leaves nothing to train, or if an optimizer cannot skip them."""
+        """Check that the parameters `names` can be frozen.
+
+        Raise an error if no other parameter is trained, or if an optimizer cannot skip frozen parameters.
+        """
         trained = [n for rules in self._rules.values() for rule in rules for n in rule.parameters]
         if trained and names.issuperset(trained):
             raise errors.ArgumentError(

@@ -33,19 +33,20 @@ class InFlight(Generic[Item]):
 
     @property
     def newest(self) -> Item | None:
-        """The item that was added last; None if nothing is in flight."""
+        """The item (results that the device computes) that was added last; None if no item is in flight."""
         return self._items[-1][0] if self._items else None
 
     def add(self, item: Item, steps: int = 1) -> None:
-        """Add an item to wait for: the results of one step, or of one call that runs `steps` steps."""
+        """Add the results of a device call that runs `steps` steps; the caller has not waited for these results yet."""
         self._items.append((item, steps))
         self._steps += steps
 
     def due(self) -> list[Item]:
-        """If too many steps are in flight, remove and return the older half of the items; else return an empty list.
+        """Remove and return the older half of the items if too many steps are in flight; else return an empty list.
 
-        The caller waits once for several items, because waking a Python thread after each step would take CPU time from
-        the computation. At least one item stays in flight, so that the device is never idle.
+        An item has the results of one or several steps that the device may still compute. The caller waits once for
+        several items, because waking a Python thread after each step would take CPU time from the computation. At
+        least one item stays in flight, so that the device is never idle.
         """
         found: list[Item] = []
         if self._steps > IN_FLIGHT:
@@ -54,7 +55,7 @@ class InFlight(Generic[Item]):
         return found
 
     def rest(self) -> list[Item]:
-        """Remove and return all items in flight, oldest first."""
+        """Remove and return the results of all steps for which the host has not waited yet, oldest first."""
         return [self._remove() for _ in range(len(self._items))]
 
     def _remove(self) -> Item:

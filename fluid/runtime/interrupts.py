@@ -40,7 +40,7 @@ class InterruptGuard:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Install the signal handler for a block; outside of `with guard:` blocks a signal is handled without delay."""
+        """Install the signal handler for a block; only inner `with guard:` blocks delay the signal."""
         mine = self._hold()
         try:
             yield

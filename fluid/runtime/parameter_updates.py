@@ -59,7 +59,7 @@ class Rule(NamedTuple):
     frozen: tuple[str, ...] = ()
 
     def without(self, names: frozenset[str]) -> Rule:
-        """Return a copy of this rule that does not update the parameters in `names`."""
+        """Return a copy of this update rule that leaves the frozen parameters, which `names` lists, unchanged."""
         frozen = tuple(n for n in self.parameters if n in names)
         if not frozen:
             return self
@@ -157,7 +157,7 @@ class Rule(NamedTuple):
 
 
 def rules_of(program: Program) -> list[Rule]:
-    """Return one Rule for each `minimize` call of a program.
+    """Return one Rule (an optimizer and the parameters that it updates) for each `minimize` call of a program.
 
     Warns of questionable settings: for example a constant schedule, or a sparse table that needs dense updates.
     """
@@ -248,7 +248,8 @@ def _check_direction(optimizer: Any) -> None:
 
     def probe() -> Any:
         rule = optimizer.rule()
-        start = {"w": jnp.zeros((2, 2))}  # parameters are 0, so that weight decay does not change the update
+        # The parameters of this trial update are 0, so that weight decay does not change the update.
+        start = {"w": jnp.zeros((2, 2))}
         gradient = {"w": jnp.asarray([[1.0, 2.0], [3.0, 4.0]])}
         updates, _ = rule.update(gradient, rule.init(start), start)
         return jnp.sum(updates["w"] * gradient["w"])
@@ -256,7 +257,7 @@ def _check_direction(optimizer: Any) -> None:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.transfer_guard("allow"):
             ascends = float(jax.jit(probe)()) > 0
-    except Exception:  # the rule needs more arguments, or certain parameter names, so it cannot be checked
+    except Exception:  # an update rule with more arguments, or for certain parameter names, cannot be checked
         return
     if ascends:
         what = "the optax transformation" if isinstance(optimizer, Optax) else f"{type(optimizer).__name__}.rule()"
@@ -334,8 +335,8 @@ def _check_clipped(program: Program) -> None:
 
 
 PREFIX = "@learning_rate/"
-# Input of a compiled step instead of a learning rate, if the optimizer uses its declared schedule or its rate is
-# unknown. Real learning rates are not negative.
+# A compiled step gets this number instead of a learning rate, if the optimizer uses its configured schedule, or if its
+# learning rate is unknown. Real learning rates are never negative.
 _AS_DECLARED = -1.0
 
 
@@ -369,9 +370,9 @@ class Rates:
         self._scalars: dict[str, list[Any]] = {}
 
     def add(self, program: str, rules: Sequence[Rule]) -> None:
-        """Add a program with the learning rates that its optimizers declare."""
+        """Register a program, so that the session knows its learning rates; at first, these are the declared ones."""
         self._rules[program] = list(rules)
-        # Jitted for speed, because a training handler may read the learning rates at each step.
+        # The function that computes the learning rates is jitted, because a training handler may call it at each step.
         self._functions[program] = jax.jit(
             lambda rates, slots: [rule.rate(r, s) for rule, r, s in zip(rules, rates, slots, strict=True)]
         )
@@ -429,7 +430,8 @@ class Rates:
         rates = [_checked(value) for value in values]
         for rule, rate in zip(rules, rates, strict=True):
             if rate is not None:
-                # This call raises an error if the optimizer has no known rate. The copy that it returns is not needed.
+                # Check that the learning rate of the optimizer can be set: otherwise `at_rate` raises an error. The
+                # copy that `at_rate` returns is not needed.
                 rule.optimizer.at_rate(rate)
                 _warn_of_rows(rule)
         self.put(program, rates)

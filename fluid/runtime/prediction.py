@@ -88,7 +88,7 @@ class Ensemble(Protocol):
     """An interface of several models of one program that predict together, such as a `fluid.Population`."""
 
     def inference_session(self, function: Any, place: Place, precision: str | None) -> Session:
-        """Return a Session that runs a program function for all models.
+        """Return a Session that runs a program function for all models of the ensemble.
 
         Args:
           function: the program function of an Inferencer.
@@ -312,7 +312,10 @@ def stream(
 
 
 def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Iterator[Results]:
-    """Yield the Results of each minibatch of a pipeline, and read the next minibatch while the device computes."""
+    """Run a prediction for each minibatch of an input pipeline, and yield the Results of the prediction.
+
+    While the device computes, the function reads the next minibatch.
+    """
     with contextlib.closing(pipeline.start()) as batches:
         for batch in batches:
             results = begin(batch.feed)
@@ -360,7 +363,7 @@ class InferencePlan:
         self._draw = draw
         self._checked = checked
         self.ragged = any(spec.lod_level for _, spec in feeds)
-        self._proven = False  # True when one batch has shown that padding changes no results
+        self._proven = False  # True after the results of one batch did not depend on its padded rows
 
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
@@ -404,7 +407,7 @@ class InferencePlan:
         )
 
     def padded_size(self, size: int) -> int:
-        """Return the number of rows to which a batch of `size` rows is padded; at least `size`."""
+        """Return the number of rows, at least `size`, to which a batch of `size` rows is padded for a compiled step."""
         if self._sizes is None:
             return 1 << (size - 1).bit_length()
         return min((capacity for capacity in self._sizes if capacity >= size), default=size)
@@ -415,12 +418,15 @@ class InferencePlan:
         size = batch_size(_with_rows(feeds, overrides))
         feeds, overrides = jax.tree.map(lambda x: pad(x, capacity - size) if np.ndim(x) else x, (feeds, overrides))
         values = self.step(feeds, overrides, draw).values
-        # NumPy removes the padded rows from the results: on the device, each size would need another compilation.
+        # Remove the rows of padding with NumPy: on the device, each number of rows would need another compilation.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arrays with one row per example: all feeds, and all overrides that are not scalars."""
+    """Return all inputs of a run that have one row per example: the feeds, and the overrides that are not scalars.
+
+    An override replaces a named value of the program.
+    """
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
 
 
@@ -452,7 +458,7 @@ class FastPath:
         self._answers: dict[Any, _Answer] = {}
 
     def __call__(self, feed: Any) -> Results | None:
-        """Return the results for input arrays; None if the arrays need checks or conversions."""
+        """Run the model on `feed` without checks; return the results, or None if `feed` needs checks or conversions."""
         if type(feed) is not dict:
             return None
         key: list[Any] = []
@@ -478,7 +484,8 @@ class FastPath:
         """
         if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
             return
-        if _is_eager():  # inside `fluid.debug.eager` nothing is jitted, so FastStep has no array layout yet
+        # inside `fluid.debug.eager` nothing is compiled, so there is no compiled step for the fast path
+        if _is_eager():
             return
         if any(type(value) is not np.ndarray or checked.get(name) is not value for name, value in feed.items()):
             return
@@ -491,7 +498,10 @@ class FastPath:
 
 
 def fast_step(engine: Engine, program: Program, request: Request) -> CompiledStep | FastStep:
-    """Return the test-mode step of a request: a FastStep for dense feeds on one CPU, else a CompiledStep.
+    """Return a compiled function that computes a request in test mode.
+
+    For dense feeds on one CPU, the function is a FastStep, which caches its parameters in the memory layout that XLA
+    uses. Otherwise it is a CompiledStep.
 
     Args:
       engine: the engine that runs the program.
@@ -537,8 +547,9 @@ class FastStep:
 
     def __init__(self, step: CompiledStep, scope: Scope):
         self._step, self._scope = step, scope
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # by name, the shapes of the arrays that the step reads
-        self._axes: dict[str, tuple[int, ...]] = {}  # by name, the axis order of each transposed filter
+        self._shapes: dict[str, tuple[int, ...]] | None = None  # shapes of the arrays that the step reads, by name
+        # `_axes`: for each filter that is passed transposed to the jitted function, the order of its axes, by name.
+        self._axes: dict[str, tuple[int, ...]] = {}
         self._single: list[str] = []
         self._joined: list[list[str]] = []
         # A pair: the session's arrays by name at the last call, and the arguments for the jitted function, which were
@@ -552,7 +563,7 @@ class FastStep:
         overrides: Mapping[str, Any] = {},  # noqa: B006
         draw: Draw | None = None,
     ) -> StepResults:
-        """Run the step on checked feeds. Arguments and result are equal to those in a call of a CompiledStep."""
+        """Run the step in test mode on checked feeds; arguments and result are as in a call of a CompiledStep."""
         if not self._scope.trained:
             try:
                 if self._shapes is None:
@@ -590,7 +601,7 @@ class FastStep:
         return call
 
     def _prepare(self, feeds: Mapping[str, Any]) -> None:
-        """Choose which parameters become parts of a concatenated vector, and the axis order of each filter."""
+        """Choose the arrays to concatenate, and the axis order of each convolution filter, so that calls are faster."""
         traced = self._step.traced(feeds)
         arrays = traced.args_info[0][0]
         self._axes = _filter_axes(traced.jaxpr.jaxpr, list(arrays))
@@ -610,7 +621,8 @@ class FastStep:
         single = [_transposed(known[name], self._axes.get(name)) for name in self._single]
         joined = [_concatenated([known[name] for name in names]) for names in self._joined]
         arguments = (*single, *joined)
-        self._cached = (known, arguments)  # one assignment, so that no thread reads old arrays with new arguments
+        # Set `known` and `arguments` in one assignment. So no other thread can read one of them old and the other new.
+        self._cached = (known, arguments)
         return arguments
 
     def _is_current(self) -> bool:
@@ -625,7 +637,7 @@ class FastStep:
           arguments: the session's arrays with transposed filters and concatenated vectors, from `_arguments`.
           feeds: the input arrays, by name.
         """
-        if _is_eager():  # nothing is jitted: the program function must run on these concrete numbers
+        if _is_eager():  # jit is disabled, so the program function must run on concrete arrays
             found = self._step(feeds)
             return found.values, (), found.parts
         shapes = self._shapes or {}

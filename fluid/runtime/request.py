@@ -38,7 +38,7 @@ class Request:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all values to return."""
+        """The names of all values that a step returns for this request."""
         return (*(self.fetch or ()), *self.also)
 
     @property
@@ -105,7 +105,7 @@ class RequestedValues:
 
     @property
     def names(self) -> list[str]:
-        """The requested names, with aliases replaced by the recorded names."""
+        """The names of the values to fetch; an alias (additional name) is replaced by the name in the program."""
         return [self.recorded(name) for name in self._request.names]
 
     def recorded(self, name: str) -> str:
@@ -113,7 +113,10 @@ class RequestedValues:
         return self._program.aliases.get(name, self.inside(name))
 
     def inside(self, name: str) -> str:
-        """Return the recorded name of a value that exists only in the jaxpr's equations; else return `name`."""
+        """Return the recorded name of a value that only the JAX equations of the program have; else return `name`.
+
+        Such values are results of operators, and values inside loops and branches.
+        """
         return self._program.equation_values[name].name if is_inner(self._program, name) else name
 
     def last_needed(self) -> frozenset[str] | None:
@@ -133,7 +136,9 @@ class RequestedValues:
         return None if None in names else frozenset(name for name in names if name) - known
 
     def check_custom_step(self) -> None:
-        """Raise an error if the request names a gradient: in a custom step, only the step function computes gradients.
+        """Raise an error if the request (the list of values to fetch) names a gradient of a custom step.
+
+        In a custom step, only the user's step function computes gradients.
 
         Raises:
           UnknownNameError: a gradient, or the norm of one, is requested.
@@ -181,7 +186,7 @@ class RequestedValues:
             return found.arrays[name]
         gradient = found.perturbations[name]
         is_array = gradient is data_of(gradient)
-        # The lengths of a sequence batch have no gradient, so the result gets the lengths of the value itself.
+        # The gradient of a sequence batch has no lengths. So the result gets the lengths of the differentiated value.
         return gradient if is_array else values[name].with_data(gradient.data)
 
 

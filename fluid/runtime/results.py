@@ -112,11 +112,11 @@ class Results(Sequence[Any]):
         return list(self.names)
 
     def values(self) -> list[Any]:
-        """Return the values in order."""
+        """Return a list of all values of these results, in order, without their names."""
         return list(self._values)
 
     def items(self) -> list[tuple[str, Any]]:
-        """Return pairs of name and value, in order.
+        """Return a list of pairs `(name, value)`, in the order in which the values were requested.
 
         Raises:
           UnknownNameError: the results have no names.
@@ -124,10 +124,10 @@ class Results(Sequence[Any]):
         return list(zip(self.keys(), self._values, strict=True))
 
     def unread(self, place: int) -> Any:
-        """Return the value at index `place`, to be read later with `np.asarray`.
+        """Return the value at index `place` without reading it from the device; `np.asarray` reads it later.
 
-        If one call has computed several steps, their values are stacked. Then `np.asarray` copies the stack and slices
-        it on the host, so that the device does not slice.
+        If one device call has computed several steps, it returns the values of all steps in one stacked array. Then
+        `np.asarray` copies this array to the host and slices it there, so that the device does not slice.
         """
         later = getattr(self._values, "later", None)
         return self._values[place] if later is None else later(place)
@@ -243,12 +243,16 @@ class StackedValue:
         return np.asarray(value, dtype)
 
     def is_ready(self) -> bool:
-        """Return True if the call has ended, so that reading the value does not wait for the device."""
+        """Return True if the device has computed the value, so that reading the value does not wait."""
         return bool(getattr(self.stack, "is_ready", lambda: True)())
 
 
 class _OfOne(Sequence[Any]):
-    """A sequence of the values of one minibatch. Each value is sliced from its stacked array at its first read."""
+    """The results of one minibatch, if one device call has computed several minibatches.
+
+    The call returns each result as one array, stacked over the minibatches. The first read of a result slices this
+    array.
+    """
 
     __slots__ = ("_known", "_number", "_stacks")
 
@@ -269,12 +273,20 @@ class _OfOne(Sequence[Any]):
         return len(self._stacks)
 
     def later(self, index: int) -> StackedValue:
-        """Return the value at `index` as a StackedValue, which `np.asarray` can read at any time."""
+        """Return the value at `index` as a StackedValue, a part of the stacked values of several steps.
+
+        `np.asarray` can read the value at any time.
+        """
         return StackedValue(self._stacks[index], self._number)
 
 
 def _taken(stack: Any, number: int) -> Any:
-    """Return the value of minibatch `number` from stacked values `[capacity, ...]`, as an array on the device."""
+    """Select the value of one minibatch from the stacked values of several minibatches, without a copy to the host.
+
+    Args:
+      stack: an array with one value for each minibatch along the first dimension, or a pytree of such arrays.
+      number: the index of the minibatch.
+    """
     where = jax.device_put(np.int32(number), next(iter(jax.tree.leaves(stack)[0].devices())))
     return _take(stack, where)
 

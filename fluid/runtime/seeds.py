@@ -89,7 +89,9 @@ class Seeds:
 
 
 def seed_of(first: int, run: int) -> int:
-    """Return the 64-bit seed of one run of a sequence. `standalone.py` of exported models repeats this formula.
+    """Return the 64-bit seed of one run in a sequence of runs of a program.
+
+    The file `standalone.py` of an exported model computes seeds by an equal formula.
 
     Args:
       first: the seed of the sequence.

@@ -122,7 +122,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         mode: str | None = None,
         initial: bool = True,
     ) -> None:
-        """Initialize the session with an engine, and add the first programs."""
+        """Initialize the session with an engine, the object that runs its programs, and add the first programs."""
         keep_compilations()
         self.engine = engine
         self.programs = engine.programs
@@ -207,7 +207,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         return repr(self) + html_table(programs, ("program", "feeds", "outputs", "parameters"), right=[3])
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
-        """Add a program: trace it, and create those parameters and optimizer states that do not exist yet.
+        """Add a program to the session: trace it, and create its parameters and optimizer states if they are new.
 
         Args:
           function: a program function, or a Program.

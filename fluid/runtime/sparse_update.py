@@ -46,7 +46,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gath
     """
     flat = jnp.concatenate([i.reshape(-1) for i in ids])
     if gathering is not None:
-        flat = gathering.replicate(flat)  # each device needs all ids, because jnp.unique sorts them
+        flat = gathering.replicate(flat)  # jnp.unique sorts all ids, so each device needs all ids
     width = values[0].shape[-1]
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)
@@ -108,7 +108,7 @@ def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return _compare(transformation)
-    # no comparison is possible: the transformation needs more than gradients, or full tables
+    # an error means that the transformation needs more than gradients, or full tables, and cannot be compared
     except (TypeError, ValueError):
         return False
 

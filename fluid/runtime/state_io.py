@@ -160,7 +160,7 @@ class SavesArrays:
         skip: str | Sequence[str],
         names: str | Sequence[str] | None,
     ) -> dict[str, Any]:
-        """Return, by name, the arrays that `load` restores from a file, selected and renamed by its arguments."""
+        """Return the arrays that `load` restores from a file, by name; its arguments select and rename arrays."""
         source = checkpoint.ArraySource(
             {n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites
         )
@@ -340,7 +340,7 @@ class SavesArrays:
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
-        """Warn of a target that the optimizer also trains, and of a rate that looks like the weight of the old value.
+        """Warn if an optimizer also trains a target of `copy_params`, or if `rate` keeps almost no old value.
 
         Args:
           pairs: source names by target name.

@@ -138,8 +138,8 @@ class Step:
         self._request = request
         self._requested = RequestedValues(program, request, len(self.rules))
         self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
-        # In train mode, layers need the frozen names even if the run updates nothing: batch_norm normalises with frozen
-        # statistics.
+        # If the moving statistics of a batch_norm layer are frozen, the layer normalises with them. So in train mode,
+        # layers need the names of frozen states, even in a run that updates no parameter.
         self._frozen = frozen if request.mode == TRAIN else frozenset()
         self._function = function if self.rules else None
         self._gathering = gathering
@@ -169,8 +169,8 @@ class Step:
         else:
             done = self._custom_update(state, arrays, constants.rates, feeds, overrides, key)
         new = {**done.parameters, **self._states_after(state, done)}
-        # Later entries override earlier ones: a learning rate that the program computes overrides the declared rate,
-        # and new values of parameters override old ones.
+        # These values can be fetched by name. A learning rate that the program computes replaces the declared rate, and
+        # the parameters after the update replace the parameters before it.
         values = {**self._rates_and_scales(state.slots, constants.rates), **done.values, **new}
         found = self._requested.found(done.outputs, (), values, done.gradients_of)
         return TrainingState(new, done.slots, state.step + 1), found
@@ -179,7 +179,8 @@ class Step:
         """Run the forward pass of the program, and return its values.
 
         Args:
-          variables: parameters that replace arrays of equal names, and zeros that are added to named values.
+          variables: the values to differentiate: parameters that replace arrays of equal names; and zeros that are
+            added to named values, so that the gradient of a zero is the gradient of the value.
           arrays: parameters and states, by name.
           feeds: arrays by name.
           overrides: values that replace named values.
@@ -252,7 +253,7 @@ class Step:
 
         @functools.cache
         def gradients_of(index: int) -> Variables:
-            # in test mode, `rules` is empty, so no loss is scaled
+            # in test mode, the list of update rules is empty, so no loss is scaled
             scaled = index < len(self.rules) and self.rules[index].scaled
             scale = scale_of(slots[index]) if scaled else 1.0
             cotangents = [jnp.asarray(scale if i == index else 0.0, v.dtype) for i, v in enumerate(values)]
@@ -279,7 +280,9 @@ class Step:
             return {n: applied.values[n] for n in inner}, rows
 
         zeros: tuple[Any, Any] = ({}, {})
-        if inner or self._tables:  # trace the program once more, for the shapes of the perturbations
+        # The step differentiates with respect to zeros that are added to values and looked-up rows. Trace the program
+        # once more to find the shapes of these zeros.
+        if inner or self._tables:
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(values))
         return Variables({n: arrays[n] for n in names}, *zeros)
 
@@ -402,7 +405,7 @@ class Step:
 
 
 def step_key(root: Any, step: Any) -> Any:
-    """Return the random key of step number `step`, from the random root of the session; None if `root` is None."""
+    """Return the random key of step number `step`, from the session's random key `root`; None if `root` is None."""
     return None if root is None else jax.random.fold_in(jax.random.wrap_key_data(root), step)
 
 
@@ -442,7 +445,7 @@ class OneTraining:
         return specs
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root and the step number for a test-mode run with this seed, as NumPy arrays."""
+        """Return the root of all random keys of a test-mode run with this seed, and a step number, as NumPy arrays."""
         return root_of(seed), np.int32(0)
 
     def learning_rates(self, rates: Rates, program: str, rules: Sequence[Rule], slots: Any) -> list[jax.Array]:
@@ -457,7 +460,10 @@ class OneTraining:
         return rates.current(program, slots)
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Move the strategy's own arrays to another device with the function `place`; do nothing for one model."""
+        """Move the arrays of this strategy to another device, by calling the function `place`.
+
+        The strategy for a single model has no arrays, so its method does nothing.
+        """
 
 
 def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, Constants, Fed], tuple[Any, Any]]:

@@ -117,7 +117,10 @@ class LoneClient:
         self._last = self._last_of_others = -math.inf
 
     def sends(self, client: Any) -> bool:
-        """Record a request of `client`; return whether no other client has sent one in the last `seconds` seconds."""
+        """Record a request of `client`; return whether `client` is the only active client.
+
+        The result is True if no other client has sent a request in the last `seconds` seconds.
+        """
         now = time.monotonic()
         if client != self._client:
             self._client, self._last_of_others = client, self._last
@@ -358,7 +361,10 @@ class App(http.Application):
             disconnect.cancel()
 
     def _wake(self, jobs: Sequence[Job]) -> None:
-        """Wake the requests of the ended `jobs`, with one call of the event loop, because each call is expensive."""
+        """Let the HTTP requests that wait for the results of `jobs` continue.
+
+        The method calls the event loop once for all jobs, because each call is expensive.
+        """
         assert self._loop is not None
         # after a second SIGTERM or Ctrl-C, the event loop may be closed before the jobs end
         with contextlib.suppress(RuntimeError):
@@ -406,7 +412,8 @@ class App(http.Application):
             try:
                 if await asyncio.to_thread(self.models.reload):
                     self.on_loaded()
-            except Exception:  # log the error only, because the next search may succeed
+            # Only log an error of the search for new versions of the models, because the next search may succeed.
+            except Exception:
                 LOG.exception("new versions were not looked for")
 
 

@@ -103,8 +103,8 @@ class Batcher:
         self._max_jobs = max_jobs
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
-        self._rows = 0  # the total number of rows in all waiting jobs
-        self._last = 1  # the number of jobs in the last batch
+        self._rows = 0  # the total number of rows in all waiting jobs (inference requests)
+        self._last = 1  # the number of jobs (inference requests) in the last batch
         self._closed = False
         self._running = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
@@ -214,9 +214,10 @@ class Batcher:
         return not self._jobs or len(self._jobs) >= self._last or self._rows >= self._max_rows
 
     def _take(self) -> list[Job]:
-        """Remove from the queue, and return, the first job and the jobs of its shape that fit into one batch.
+        """Remove the jobs (inference requests) of the next batch from the queue, and return these jobs.
 
-        The other jobs keep their order. Jobs after their deadline are cancelled.
+        They are the first job, and later jobs of its shape as long as their rows fit into the batch. The other jobs
+        keep their order. Jobs after their deadline are cancelled.
         """
         now = time.monotonic()
         for job in self._jobs:
@@ -236,7 +237,10 @@ class Batcher:
         return taken
 
     def _batch_rows(self, waiting: Sequence[Job]) -> int:
-        """Return the maximum number of rows for a batch with the first waiting job; 0 if this job runs alone."""
+        """Return the maximum number of rows of the batch that begins with the first waiting job (inference request).
+
+        The result is 0 if no job waits, or if the first job runs alone.
+        """
         if not waiting or waiting[0].shape is None:
             return 0
         rows = sum(job.rows for job in waiting if job.shape == waiting[0].shape)
@@ -275,7 +279,7 @@ class CompiledSizes:
         self._open = [n for n, s in program.feeds.items() if None in s.shape[1:] or s.shape[:1] != (None,)]
 
     def rung(self, values: Mapping[str, Any]) -> int:
-        """Return the index in `rungs` of the smallest padded lengths that all sequences in `values` fit into.
+        """Return the index in `rungs` (lists of padded lengths) of the shortest lengths that hold all sequences.
 
         Raises:
           FeedError: a sequence is longer than the largest padded length.
@@ -292,7 +296,12 @@ class CompiledSizes:
         )
 
     def key(self, rung: int, values: Mapping[str, Any]) -> Hashable:
-        """Return a key for the feeds `values`, padded to `rungs[rung]`; feeds with equal keys may run as one batch."""
+        """Return a key for the padded feeds of a request; requests with equal keys may run as one batch.
+
+        Args:
+          rung: the index in `rungs` of the lengths to which sequences are padded.
+          values: the padded feeds, by name.
+        """
         return (rung, *(values[name].shape[1:] for name in self._open))
 
     def padded_rows(self, rows: int) -> int:
@@ -300,7 +309,7 @@ class CompiledSizes:
         return next((size for size in self.rows if size >= rows), rows)
 
     def padded(self, rung: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the feeds `values`, with sequences padded to the numbers of time steps in `rungs[rung]`."""
+        """Pad the sequences in the feeds `values` to the compiled lengths `rungs[rung]`, and return the feeds."""
         return {n: padded(v, self.rungs[rung][n]) if n in self._specs else v for n, v in values.items()}
 
 
@@ -496,7 +505,7 @@ class Runner:
         ]
 
     def _draw(self, seed: int | None) -> Draw | None:
-        """Return the random key for the seed of a request; if `seed` is None, for the next seed of the Runner."""
+        """Return the random key of a request, from its seed; None takes the next seed of the server."""
         return self.session.engine.draw(self._seeds.next() if seed is None else seed)
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
@@ -556,7 +565,7 @@ class Runner:
             return False
         small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
         if not small:
-            return True  # every batch has one row, so there are no other rows
+            return True  # every batch has only one row, so no other row can change its result
         rung = self._shapes.rungs[0]
         mine = random_feeds(self._specs, 1, rung, random)
         others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]
@@ -608,7 +617,7 @@ def joined(parts: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
 
 
 def rows_of(value: Any, start: int, end: int) -> Any:
-    """Return the rows from `start` to `end - 1` of a result, which is an array or a batch of sequences."""
+    """Return the rows of one request, `start` to `end - 1`, from the result (array or sequences) of a batch."""
     if isinstance(value, SequenceBatch):
         return SequenceBatch(value.data[start:end], value.lengths[start:end])
     if isinstance(value, NestedSequenceBatch):

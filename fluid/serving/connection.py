@@ -31,7 +31,8 @@ class BufferedTransport:
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
         self._wanted, self._held, self._reads = True, False, True
-        # `is_closing` is copied from the transport, because every request calls it, and `__getattr__` is slow.
+        # `__getattr__` would forward `is_closing` to the transport, but slowly. Every request calls `is_closing`, so
+        # store the method here.
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
@@ -56,7 +57,7 @@ class BufferedTransport:
         self._update()
 
     def hold(self, held: bool) -> None:
-        """Forbid reading from the client if `held` is True, else allow reading again."""
+        """Stop reading bytes from the client if `held` is True; allow reading again if `held` is False."""
         self._held = held
         self._update()
 
@@ -110,15 +111,15 @@ class LimitedConnection(_Protocol):
         if len(self.connections) > self.settings.max_connections + SPARE:
             transport.abort()
             return
-        # The limit 0 makes uvicorn refuse this connection if there are too many. The earlier connections have no limit,
-        # so they stay open.
+        # If the server has too many connections, the limit 0 makes uvicorn refuse the requests of this connection. The
+        # earlier connections have no limit, so they stay open.
         self.limit_concurrency = 0 if len(self.connections) > self.settings.max_connections else None
         self._wait_for_head()
         if getattr(self.server_state, "ending", False):
             self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers, and subtract the bytes of this connection from `pending`."""
+        """Stop the timers of a closed connection; subtract its bytes from `pending`, the bytes that clients occupy."""
         self._stop_waiting()
         self._take_pipelined()
         self._forget_unread()
@@ -252,7 +253,7 @@ class LimitedConnection(_Protocol):
 
 
 def connection_class(settings: Settings, pending: PendingBytes) -> Any:
-    """Return the class of connections for `uvicorn.Config(http=...)`, with `settings` and `pending` as attributes."""
+    """Return the class of HTTP connections for `uvicorn.Config(http=...)`, with two attributes from the arguments."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError as error:

@@ -259,7 +259,7 @@ class PendingBytes:
         self.size = 0
 
     def add(self, size: int) -> None:
-        """Add `size` bytes to the count.
+        """Add `size` bytes to the count of bytes in memory.
 
         Raises:
           Refusal: 503 if the count is above the limit. The bytes are counted nevertheless, so a call of `remove` must
@@ -311,7 +311,7 @@ class Metrics(abc.ABC):
 
     @abc.abstractmethod
     def count(self, request: HttpRequest) -> None:
-        """Count one request after its response is sent."""
+        """Add a request to the counts of the metrics, after the response to the request is sent."""
 
 
 Endpoint = Callable[[HttpRequest], Awaitable[Response]]

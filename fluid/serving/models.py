@@ -118,7 +118,8 @@ class Models:
         self._folders: dict[str, pathlib.Path] = {}
         # for each version folder: the modification time and size of the model file that `reload` has tried to load
         self._tried: dict[pathlib.Path, tuple[int, int]] = {}
-        self._unreadable: dict[str, str] = {}  # for each source: the error of its folder, if the folder cannot be read
+        # for each model whose folder of versions cannot be read: the error message, by the name of the model
+        self._unreadable: dict[str, str] = {}
         for name, source in sources.items():
             _check_name(name)
             found = self._first(name, source)
@@ -135,7 +136,8 @@ class Models:
         return list(self._versions)
 
     def __iter__(self) -> Iterator[Version]:
-        # This is safe while another thread replaces models, because each replacement creates a new dict.
+        # Another thread may replace a model during the iteration. The iteration stays valid, because each replacement
+        # creates a new dict of models.
         return iter(self._versions.values())
 
     def find(self, name: str, version: str | None = None) -> Version:
@@ -208,7 +210,7 @@ class Models:
             self._check_models(name, found)
             for version in found:
                 version.warm_up()
-        except Exception as error:  # log the error only: the server continues with the earlier version
+        except Exception as error:  # only log the error: the server continues with the earlier version of the model
             LOG.error("version %d of the model %s is not served: %s", number, name, error)
             for version in found:
                 version.close()

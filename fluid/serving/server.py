@@ -131,7 +131,7 @@ class HTTPServer:
 
             async def shutdown(self, sockets: Any = None) -> None:
                 state: Any = self.server_state
-                state.ending = True  # new connections close after their first response
+                state.ending = True  # the server ends: each new connection is closed after its first response
                 late = [one for listening in sockets or () for one in _accept_backlog(listening)]
                 for server in self.servers:
                     server.close()
@@ -278,14 +278,18 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
 
 def freeze_garbage() -> None:
     """Exclude all existing objects from garbage collection, which takes 100 ms with JAX and the models."""
-    # An earlier call has excluded model versions that may be replaced by now: collect them too.
+    # Model versions that an earlier call has excluded may be replaced by now. Include all objects again before the
+    # collection, so that it frees these versions too.
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
 def _by_name(models: Models) -> Mapping[str, Any]:
-    """Return a dict of the models by name. A single file is named after the file, a single Inferencer "model"."""
+    """Return the models to serve as a dict by name.
+
+    A single file gets the name of the file without its ending. A single Inferencer gets the name "model".
+    """
     if isinstance(models, str | os.PathLike):
         models = {pathlib.Path(models).stem: models}
     if not isinstance(models, Mapping):
@@ -304,7 +308,7 @@ def _most_connections(wanted: int) -> int:
     """Return the number of connections that the process's limit of open files allows, at most `wanted`."""
     try:
         import resource
-    except ImportError:  # Windows has no module `resource`, and no limit of this kind
+    except ImportError:  # on Windows, which has no module `resource`, open files do not limit the connections
         return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
@@ -313,7 +317,7 @@ def _most_connections(wanted: int) -> int:
 
 
 def _accept_backlog(listening: socket.socket) -> list[socket.socket]:
-    """Accept and return the waiting connections of a listening socket, because closing it would reset them."""
+    """Accept and return the connections that wait at a listening socket: closing the socket would reset them."""
     found = []
     # `accept` raises an OSError if no connection is waiting, or if no file descriptor is left.
     with contextlib.suppress(OSError):

@@ -93,7 +93,10 @@ class Settings:
         return (*[size for size in powers if size < self.max_batch], self.max_batch)
 
     def outer(self) -> tuple[int, ...]:
-        """Return the numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`."""
+        """Return the numbers of sequences to which rows of nested sequences are padded.
+
+        There is one number for each entry of `buckets`, the numbers of time steps to which sequences are padded.
+        """
         if self.outer_buckets is not None:
             return tuple(self.outer_buckets)
         return tuple(max(4, size // 4) for size in self.buckets)

@@ -158,10 +158,13 @@ class _Differentiated:
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
-        """Return the sum of all elements of the targets, computed from the input arrays `data`.
+        """Compute the targets from new values of the inputs, and return the sum of all elements, for `jax.grad`.
 
-        `held` lists the current value of each input. If this value is a batch of sequences, its sequence lengths stay,
-        and only its array is replaced."""
+        Args:
+          data: the new array of each input.
+          held: the current value of each input; a batch of sequences keeps its lengths, only its array is replaced.
+          outer: the values of the variables of the program.
+        """
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)

@@ -183,7 +183,9 @@ class EditDistance(Evaluator):
         self._count("instance_error", wrong)
 
     def eval(self, executor: Any, eval_program: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean distance and the fraction of wrong sequences since the last reset, each float32 `[1]`.
+        """Return the mean edit distance, and the fraction of sequences with errors, each float32 `[1]`.
+
+        Both numbers are over all minibatches since the last reset.
 
         Raises:
           ProgramError: the program has not run since the start or the last `reset`.
@@ -253,11 +255,11 @@ class DetectionMAP(Evaluator):
         self.metrics += program.apply(_Measured(self._measure), (self.states[0], given))
 
     def get_map_var(self) -> tuple[Variable, Variable]:
-        """Return two variables, float32 `[1]`: the metric of this minibatch, and of all minibatches since `reset`."""
+        """Return two variables `[1]`: the mean average precision of one minibatch, and since the last `reset`."""
         return self.metrics[0], self.metrics[1]
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
-        """Delete the results of all minibatches; `reset_program` has no effect."""
+        """Delete the results of all minibatches; the argument `reset_program` has no effect."""
         super().reset(executor, reset_program)
         self._all.reset()
         self._seen = 0
@@ -277,7 +279,7 @@ class DetectionMAP(Evaluator):
                 f"evaluator.DetectionMAP: this is run {run} since the last reset, and {self._seen} of them fetched the "
                 f"accumulated value; fetch get_map_var()[1] in each run, and call reset(exe) before the first one"
             )
-        # JAX may call the host function twice in one run, so add each minibatch only once.
+        # JAX may call this function on the host twice in one run, so add a minibatch to the metrics only once.
         elif run == self._seen:
             return self._latest
         self._seen = run

@@ -215,7 +215,7 @@ def _check_rows(declared: Mapping[str, FeedSpec], fed: Mapping[str, FeedSpec], f
 
 
 def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
-    """Raise a FeedError from the exception `cause`, if `value` does not fit the feed declaration `spec`."""
+    """Check that a fed value fits the declaration `spec`; else raise a FeedError with the cause `cause`."""
     try:
         read_feed(spec, value)
     except errors.FeedError as error:

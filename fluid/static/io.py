@@ -141,7 +141,8 @@ def save_inference_model(
     tested = program.clone(for_test=True).discovered()
     params = scope.session.scope.copies([*tested.parameters, *tested.states])
     path = in_folder(dirname, model_filename or "model.fluid", make=True)
-    # With `feed=None`, the exported model has all feeds that the targets depend on, such as the feeds of readers.
+    # With `feed=None`, the exported model has all feeds that its results depend on, also the feeds that readers of the
+    # program supply.
     feeds = None if program.readers and not feeded_var_names else list(feeded_var_names)
     io.save_inference_model(path, tested, params, feed=feeds, fetch=names)
     return names
@@ -457,7 +458,8 @@ def load_persistables(
             dirname,
         )
         return
-    # A program that minimises no loss has no optimizer state. Then `wanted` is empty, and nothing more is loaded.
+    # A program that minimises no loss has no optimizer state. Then `wanted`, a dict of the expected arrays of optimizer
+    # state, is empty, and nothing more is loaded.
     if wanted:
         check_match(slots, wanted, str(dirname))
         new = [jax.numpy.array(slots[name]) for name in wanted]

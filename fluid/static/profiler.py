@@ -16,7 +16,8 @@ from fluid.static.executor import plain_program
 
 __all__ = ["cuda_profiler", "memory_usage", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
-_running: list[str] = []  # The only item is the temporary folder of the running profile. Empty if no profile runs.
+# A list with one item, the temporary folder of the running profile; empty if no profile runs.
+_running: list[str] = []
 
 
 @contextlib.contextmanager

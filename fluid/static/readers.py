@@ -107,7 +107,7 @@ class PyReader:
                 program.readers.append(self)
 
     def __call__(self) -> Iterator[Any]:
-        """Return an iterator that yields one feed for each minibatch."""
+        """Return an iterator over the minibatches; each minibatch is a feed for `Executor.run`."""
         return iter(self)
 
     def __iter__(self) -> Iterator[Any]:

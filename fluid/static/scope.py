@@ -218,7 +218,10 @@ class Scope:
             self._initialised |= set(first)
 
     def _drop_other_shapes(self, main: Program, place: Place) -> None:
-        """Remove a program from the Session if it declares a parameter of the program `main` with another shape."""
+        """Remove programs that declare a parameter or state of the program `main` in another shape from the Session.
+
+        A Session holds one array for each name, so these programs cannot run beside `main`.
+        """
         old = self.session
         known = {n: old.scope.specs[n] for n in main.arrays if n in old.scope.specs}
         changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}

@@ -87,11 +87,13 @@ class Members(OneTraining):
 
     @property
     def variant(self) -> str:  # type: ignore[override]
-        """The text "members have stopped" if steps must be compiled again because a member has stopped, else ""."""
+        """The text "members have stopped" if a stopped member (training) requires another compilation, else ""."""
         return "" if self.flags is None else "members have stopped"
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Copy the varied hyperparameters and the flags of active members to a device.
+        """Copy the data of the members (the trainings of a population) to a device.
+
+        The data are the hyperparameters that differ among members, and a flag for each member that still trains.
 
         Args:
           place: puts a pytree of arrays on the device.
@@ -102,7 +104,7 @@ class Members(OneTraining):
         self.activate(self.active)
 
     def activate(self, active: np.ndarray) -> None:
-        """Set which members later steps train, from a bool array `[size]`: False for a stopped member."""
+        """Set the members (trainings of a population) that later steps train: bool `[size]`, False to stop one."""
         self.active = np.array(active, bool)
         self.flags = None if active.all() else self._place(self.active)
 
@@ -111,15 +113,22 @@ class Members(OneTraining):
         return {n: replace(spec, shape=(self.size, *spec.shape)) for n, spec in specs.items()}
 
     def draw(self, seed: int) -> Draw:
-        """Return a random key for each member, as key data `[size, ...]`, and step number 0, for a test-mode run."""
+        """Draw a random key for each member (each training of a population), for a run in test mode.
+
+        Returns:
+          The data of the keys, `[size, ...]`, and the step number 0.
+        """
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
     def constants(self) -> Any:
-        """Return the flags of active members and the varied hyperparameters, for the step input `Constants.members`."""
+        """Return the values that a training step of a population gets as `Constants.members`.
+
+        These are the flags of the active members (trainings), and the hyperparameters that differ among the members.
+        """
         return {"active": self.flags, "arguments": self.arguments, "numbers": self.numbers}
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return two functions that run all members at once: the training step and the test-mode step."""
+        """Return two functions that run all members of a population at once: a training step and a test-mode step."""
 
         def train(state: TrainingState, constants: Constants, feeds: Any, overrides: Any) -> Any:
             def one(state: TrainingState, constants: Constants, feeds: Any) -> Any:
@@ -141,7 +150,7 @@ class Members(OneTraining):
         return train, test
 
     def learning_rates(self, rates: Rates, program: str, rules: Sequence[Rule], slots: Any) -> list[jax.Array]:
-        """Return the members' learning rates of the next step, one array `[size]` for each `minimize` call."""
+        """Return the learning rates of all parallel trainings in the next step: `[size]` for each `minimize` call."""
         if self.varied.replaces_rate(rules):
             return [self.numbers[RATE]]
         given = rates.of(program)
@@ -153,7 +162,7 @@ class Members(OneTraining):
         return jax.vmap(one, axis_size=self.size)(slots, self.numbers)
 
     def unused(self, engine: Engine, program: Program) -> set[str]:
-        """Return the names of the varied hyperparameters that have no effect on a training step."""
+        """Return the names of varied hyperparameters of a population that have no effect on a training step."""
         step = Step(program, engine.rules[program.name], Request(TRAIN, None, tuple(program.feeds)), engine.function)
         state, constants = engine.arguments(step)
         one = jax.tree.map(_of_one, (state, constants._replace(members=None)))
@@ -221,11 +230,13 @@ class StackedOnDevice(OneDevice):
         self._size = size
 
     def on(self, device: jax.Device) -> "StackedOnDevice":
-        """Return a copy of this layout for the device `device`."""
+        """Return a layout (a placement of arrays) like this one for a population on the device `device`."""
         return StackedOnDevice(device, self._size)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
-        """Return the stacked initial values of all parameters and states, by name.
+        """Return the initial parameters and states of a population (several trainings at once), by name.
+
+        The values of all members (trainings) are stacked to arrays `[members, ...]`.
 
         Args:
           program: the program.
@@ -239,7 +250,7 @@ class StackedOnDevice(OneDevice):
         return stacked
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return the initial optimizer state of an update rule, with a leading axis of members in each array."""
+        """Return an update rule's initial optimizer state; each array has a first axis of members (trainings)."""
         return self.place(rule.first_slots(parameters, members=self._size))
 
 
@@ -301,10 +312,10 @@ class PopulationSession(Session):
         super().set_learning_rates(rates, program)
 
     def state(self) -> dict[str, Any]:
-        """Return all arrays that another session needs to continue the training, by name.
+        """Return all arrays that another session needs to continue the training of the population, by name.
 
-        They are the arrays of `Session.state`, the flags of active members as `@active`, and the varied hyperparameters
-        as `@vary/NAME`.
+        The dict has the arrays of `Session.state`. `@active` holds the flags of the active members (trainings that are
+        not stopped), and `@vary/NAME` holds the values of the varied hyperparameter `NAME`.
         """
         differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
         return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
@@ -341,19 +352,22 @@ class GatheredOfMembers(Gathered):
         self._each = [Gathered(program, metrics, rows) for _ in range(size)]
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Wait for the device, and add the results of one minibatch, which have a leading axis of members."""
+        """Wait for the device, and add results of one minibatch; their first axis numbers the parallel trainings."""
         here = jax.device_get(found)
         for member, gathered in enumerate(self._each):
             gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
 
     @property
     def kept(self) -> dict[int, int]:
-        """The number of bytes of collected rows over all members, by the index of the output."""
+        """The memory, in bytes, of the rows that a test has collected for all members, by the index of the output."""
         each = [gathered.kept for gathered in self._each]
         return {index: sum(kept[index] for kept in each) for index in each[0]}
 
     def values(self) -> list[Any]:
-        """Return one value for each output, then one value for each metric, all with a leading axis of members."""
+        """Return the results of a test of a population: a value for each output, then a value for each metric.
+
+        The first axis of each value has one entry for each member (training) of the population.
+        """
         columns = zip(*(gathered.values() for gathered in self._each), strict=True)
         return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
 
@@ -380,9 +394,10 @@ class MembersEvaluator(DatasetEvaluator):
         *rest: Any,
         **more: Any,
     ) -> Results:
-        """Test all members over one pass of a reader; for the arguments, see `DatasetEvaluator.test`.
+        """Test all members (trainings of a population) over one pass of a reader.
 
-        Each result has a leading axis of members. The results are stored for `best`, except in a test with `fetch`.
+        The arguments are as for `DatasetEvaluator.test`. Each result has a leading axis of members. The results are
+        stored for `best`, except in a test with `fetch`.
         """
         results = super().test(input, reader, feed_order, metrics, *rest, **more)
         if more.get("fetch") is None:
@@ -390,7 +405,7 @@ class MembersEvaluator(DatasetEvaluator):
         return results
 
     def best(self, name: str | None, mode: str) -> int:
-        """Return the index of the member with the best value in the last test; for arguments, see `Population.best`."""
+        """Return the index of the member (training) with the best value in the last test; see `Population.best`."""
         if self._results is None:
             raise errors.ArgumentError(
                 "best() compares the results of the last test, and there is none; population.test(reader) makes one"
@@ -422,7 +437,7 @@ class MembersValidation(Validation):
         """Return all handlers of a call of `train`, from the user and from the Trainer; see `Validation.around`.
 
         Raises:
-          ArgumentError: a handler, or `restore_best`, expects one number and not an array with one number per member.
+          ArgumentError: a handler, or `restore_best`, expects one number, not an array with a number for each training.
         """
         for handler in handlers:
             if isinstance(handler, Handler) and not handler.for_members:
@@ -449,7 +464,7 @@ def mean_of_members(results: Any) -> Any:
 
 
 def each_member(results: Any) -> Any:
-    """Transpose each result `[members, batch, ...]` of a test-mode run to `[batch, members, ...]`.
+    """Transpose each result of parallel trainings (members) from `[members, batch, ...]` to `[batch, members, ...]`.
 
     Raises:
       ArgumentError: a result is a sequence.

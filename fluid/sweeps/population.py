@@ -156,10 +156,10 @@ class Population(Trainer):
         self._keep_checkpoints(checkpoint_config, MembersValidation)
 
     def _check_varied(self, engine: Engine, program: Program) -> None:
-        """Check that each varied hyperparameter has an effect on a training step.
+        """Check that each hyperparameter that differs among the trainings has an effect on a training step.
 
         Raises:
-          UnknownNameError: a name is neither an argument of the program function nor a number of the optimizer.
+          UnknownNameError: a hyperparameter is no argument of the program function, and no number of the optimizer.
           ArgumentError: a hyperparameter has no effect, or a Python branch of the optimizer depends on it.
         """
         self._varied.check_names(engine.rules[program.name])
@@ -232,7 +232,7 @@ class Population(Trainer):
 
     @staticmethod
     def separate(readers: Sequence[ReaderLike]) -> Reader:
-        """Return a reader for `train` that gives each member separate minibatches, instead of shared minibatches.
+        """Return a reader for `train` that gives each member (one of the parallel trainings) separate minibatches.
 
         Args:
           readers: one reader for each member, with equal numbers and sizes of minibatches. Sequences are not
@@ -287,7 +287,7 @@ class Population(Trainer):
         return self._evaluator.best(name, mode)
 
     def save_inference_model(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Raise ArgumentError, because an exported file holds one model."""
+        """Raise ArgumentError: a file of an exported model holds one model, but a population has several."""
         raise errors.ArgumentError(
             "a file of an exported model holds one model, found a Population, expected the parameters of a member: "
             "fluid.io.save_inference_model(path, infer_func, population[i])"
@@ -334,7 +334,8 @@ def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[in
         raise errors.ArgumentError(
             "Population: how many members there are is not said, expected size=16, seeds=[...] or a list in vary"
         )
-    # Require at least two members: for one member, a Trainer is better, because it returns scalars instead of arrays.
+    # A Population needs at least two members (trainings). For one member, a Trainer is better, because a Trainer
+    # returns scalars instead of arrays.
     count = whole_number("Population", "size", count, least=2)
     seeds = range(count) if seeds is None else seeds
     if len(seeds) != count:

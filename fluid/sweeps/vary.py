@@ -23,7 +23,8 @@ Vary = Mapping[str, Sequence[float]]
 
 # `_BATCH`: the dummy batch size of traces that check a program function for errors.
 _BATCH = 37
-# `_STRUCTURE`: settings of optimizers that cannot vary: they change the optimizer state or the frequency of updates.
+# `_STRUCTURE`: settings of optimizers that cannot differ in a population, because they change the optimizer state or
+# the frequency of updates.
 _STRUCTURE = ("accumulate_steps", "k")
 
 
@@ -65,7 +66,10 @@ class Varied:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """All varied hyperparameters (arguments and numbers of the optimizer), as arrays `[size]` by name."""
+        """The hyperparameters that differ among the trainings of a population, by name.
+
+        Each is an array `[size]` with one number for each training.
+        """
         return {**self.arguments, **self.numbers}
 
     def program(self, function: Callable[..., Any]) -> Callable[[], Any]:
@@ -95,11 +99,14 @@ class Varied:
 
     @contextlib.contextmanager
     def explaining(self, precision: str | None) -> Iterator[None]:
-        """Explain errors in a `with` block that traces the program function, if a varied argument causes them.
+        """Explain errors of a `with` block that traces the program function of a population.
+
+        A population is several trainings at once. Arguments that differ among the trainings are passed as traced
+        scalars, which may cause an error.
 
         Raises:
-          ArgumentError: the program function works with a plain number, but raises an error with a traced scalar,
-            because a varied argument changes the structure of the program.
+          ArgumentError: the program function accepts a plain number, but raises an error for a traced scalar, because
+            this argument changes the structure of the program.
         """
         try:
             yield
@@ -124,7 +131,7 @@ class Varied:
         )
 
     def check_values(self, precision: str | None) -> None:
-        """Trace the program function with the smallest and the largest value of each varied argument.
+        """Trace the program function of a population with the smallest and the largest value of each varied argument.
 
         The values are plain numbers, because layers check the range of plain numbers, but not of traced scalars.
 
@@ -172,11 +179,11 @@ class Varied:
                 _with_number(rules[0].optimizer, name, float(value), _checked)
 
     def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
-        """Return copies of the update rules with the optimizer numbers of one member.
+        """Return copies of the update rules for one member (one training of a population).
 
         Args:
           rules: the update rules of the program.
-          numbers: the member's numbers of the optimizer, by name, as traced scalars.
+          numbers: the member's hyperparameters of the optimizer, by name, as traced scalars.
         """
         made = list(rules)
         for name, value in numbers.items():
@@ -184,7 +191,10 @@ class Varied:
         return made
 
     def replaces_rate(self, rules: Sequence[Rule]) -> bool:
-        """Return whether varied learning rates replace a constant learning rate; False if they multiply a schedule."""
+        """Return whether the learning rates of the members of a population replace a constant learning rate.
+
+        The result is False if the rates multiply a schedule, or if the members have no separate rates.
+        """
         return RATE in self.numbers and not callable(rules[0].optimizer.declared_rate)
 
     def _plain(self, member: int) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Agreement(Policy):
         return self._group.size > 1 and self._agree(batches) and not batches.ended
 
     def after_steps(self, call: DeviceCall) -> None:
-        """Set `progress.last` to True if the epoch ends after this step; all processes agree on the value."""
+        """Find out whether the epoch ends after this step, together with all other processes; set `progress.last`."""
         batches = call.batches
         self._progress.last = batches.ended if self._group.size == 1 else self._agree(batches)
 

@@ -129,7 +129,7 @@ class Loop(HasParameters, KnownAttributes):
 
     @property
     def history(self) -> History:
-        """The measurements of the loop so far: a History, as `Trainer.train` returns."""
+        """The measurements of the custom training loop so far, as a History, which `Trainer.train` also returns."""
         return self._keeper.history
 
     def __enter__(self) -> Loop:
@@ -218,7 +218,7 @@ class Loop(HasParameters, KnownAttributes):
         return metrics
 
     def stop(self) -> None:
-        """End the loop and its epoch after the current minibatch."""
+        """End the training loop, and the epoch, after the current minibatch."""
         self.stopping = True
 
     def test(self, reader: ReaderLike, feed_order: FeedOrder = None, metrics: Metrics | None = None) -> Results:
@@ -246,7 +246,11 @@ class Loop(HasParameters, KnownAttributes):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `state` from an earlier process; the next `with loop:` restores the handlers."""
+        """Restore the progress of this training loop from a result of the method `state`.
+
+        The numbers of epochs and steps are restored immediately. The handlers are restored at the beginning of the next
+        `with loop:` block.
+        """
         self._saved = state
         self._passes = state["epochs"]
         self._steps = state["steps"]

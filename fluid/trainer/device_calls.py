@@ -47,7 +47,7 @@ class StepRequest:
 
     @property
     def is_empty(self) -> bool:
-        """True if no handler requests or replaces a value in this step."""
+        """True if no handler of the training requests or replaces a value of this step."""
         return not self.names and not self.values
 
     def fetch(self, names: Fetch) -> None:
@@ -200,7 +200,7 @@ class StepsPerCall:
           steps: the number of training steps done so far, of all programs.
         """
         compiled = len(self._compilations)
-        if compiled > self._compiled:  # a measurement must not include the time of a compilation
+        if compiled > self._compiled:  # a measured time of steps must not include a compilation
             self._compiled = compiled
             for pace in self._paces.values():
                 pace.interrupt()
@@ -276,7 +276,7 @@ class Pace:
         self._last = (steps, now)
 
     def interrupt(self) -> None:
-        """Ignore the time between the last and the next `mark`, for example because it includes a compilation."""
+        """Leave the time until the next `mark` out of the measurement, for example if it includes a compilation."""
         self._last = None
 
 
@@ -304,12 +304,13 @@ def compile_ahead(
     feed = inputs[0].expected(source)
     if feed is None or steps_per_call.capacity(inputs[0].program, Batch(feed, examples=source.batch_size)) > 1:
         return
-    with contextlib.suppress(Exception):  # ignore errors of this early compilation: the first step raises them again
+    # This compilation only saves time. Ignore its errors here, because the first training step raises them again.
+    with contextlib.suppress(Exception):
         steps[0].compile_ahead(feed)
 
 
 class DeviceCall(NamedTuple):
-    """The results of the training steps of one device call; handlers are already notified of these steps.
+    """The results of one device call, which runs one or several training steps; handlers already know these steps.
 
     Attributes:
       program: the name of the program that was trained.
@@ -343,4 +344,4 @@ class Policy:
         return math.inf
 
     def after_steps(self, call: DeviceCall) -> None:
-        """Act after one device call; `call` holds the results of its training steps."""
+        """Act after a device call, which runs one or several training steps; `call` holds their results."""

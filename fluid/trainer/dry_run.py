@@ -53,7 +53,7 @@ class Check:
     """The result of `Trainer.check`, which prints as a table.
 
     Attributes:
-      parts: the parts in the order in which they ran.
+      parts: the parts of the check, such as "train", in the order in which they ran.
 
     Example:
       >>> Check((CheckedPart("read", "64 rows"), CheckedPart("train", error=ValueError("no memory"))))
@@ -66,7 +66,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """True if every part of the dry run works."""
+        """True if the dry run has found no error: every part of it, such as "test" or "save", works."""
         return all(part.state == "works" for part in self.parts)
 
     def __getitem__(self, name: str) -> CheckedPart:
@@ -112,7 +112,7 @@ class DryRun:
         self._parts: list[CheckedPart] = []
 
     def run(self, inputs: Sequence[ProgramInput], readers: Sequence[ReaderLike | None], order: FeedOrder) -> Check:
-        """Run every part of the dry run for every program, and restore the session and the readers.
+        """In a dry run, check every program from reading to export; then restore the session and the readers.
 
         Args:
           inputs: the programs.
@@ -126,7 +126,10 @@ class DryRun:
         return Check(tuple(self._parts))
 
     def _run(self, input: ProgramInput, reader: ReaderLike | None, order: FeedOrder, suffix: str) -> None:
-        """Run "read", "train", "test", "save" and "export" for one program; if "read" fails, do not run the others."""
+        """In a dry run, check the parts "read", "train", "test", "save" and "export" for one program.
+
+        If "read" fails, the other parts do not run.
+        """
         read = self._part(f"read{suffix}", lambda: self._read(input, reader, order))
         later = {
             "train": lambda: self._train(input, read[1]),
@@ -171,7 +174,7 @@ class DryRun:
         trained = dict.fromkeys(name for minimize in program.minimizes for name in minimize.parameters)
         before = {name: np.array(self._session.scope.arrays[name]) for name in trained}
         step = bind(self._session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
-        # restore the parameters after this step, because "test", "save" and "export" need the parameters before it
+        # restore the old parameters after this step, because the later checks "test", "save" and "export" need them
         with unchanged(self._session, None):
             losses = np.asarray(step(input.fed(feed)).values[program.loss_output])
             after = {name: np.asarray(self._session.scope.arrays[name]) for name in trained}

@@ -44,7 +44,7 @@ _METHODS: dict[type, str] = {
     EndTrainEvent: "end_train",
     MeasuredEvent: "measured",
 }
-# These events go to the last handler in the list first; all other events go to the first handler first.
+# The classes of events that notify the last handler in the list first; other events notify the first handler first.
 _OUTWARDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
 _RENAMED = {"Checkpoint": "CheckpointEvery"}  # checkpoints of earlier versions contain the old class name "Checkpoint"
 
@@ -149,7 +149,7 @@ class Handler:
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of the method `state`; a resumed training calls this method before `begin_train`."""
+        """Restore the result of the method `state`; a resumed training calls `restore` before `begin_train`."""
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Handle the start of training, before the first epoch."""

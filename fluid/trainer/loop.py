@@ -166,7 +166,7 @@ def _epoch(training: Training) -> EndEpochEvent:
             call = _device_call(training, first, batches)
             for policy in policies:
                 policy.after_steps(call)
-            # the epoch ends after this step, in this process or in another one
+            # end the epoch if the training stops, or if this step is the last one of this or another process
             ended = training.stopping() or progress.last
     finally:
         if training.pausing():
@@ -208,7 +208,7 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
 
-    # only one step runs per call if a handler requests values, or if other programs compute feeds
+    # Run only one step in this device call if a handler requests values, or if other programs compute feeds.
     count = limit if request.is_empty else 1
     if count > 1:
         _read_ahead(training, batches, count)
@@ -225,8 +225,8 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
         if batch.count > 1:
             batches.stack_ahead(batch.program, capacity)
     _notify(training, program, feed, batch, results)
-    # if the reader is slow or cannot restart, read the next minibatches only after handlers have received the
-    # EndStepEvent
+    # If the reader is slow or cannot restart, read the next minibatches only now, after handlers have received the
+    # EndStepEvent.
     if not quick:
         _read_ahead(training, batches, limit)
         handlers.waits.look(batches.seconds, training.losses.idle)

@@ -36,11 +36,13 @@ class Waits:
         self._read = 0.0
 
     def begin_pass(self, read: float) -> None:
-        """Start a pass over the data; do not count the `read` seconds that it has already spent on reading."""
+        """Start to measure a pass over the data; the first `read` seconds of reading in this pass do not count."""
         self._read = read
 
     def look(self, read: float, idle: bool) -> None:
-        """Add the seconds of reading since the last call, or since `begin_pass`, if the device is idle.
+        """Add the time since the last call that training has spent on reading data, if the device was idle.
+
+        The first call counts the time since `begin_pass`.
 
         Args:
           read: the seconds spent on reading and converting the minibatches of this pass so far.
@@ -74,7 +76,7 @@ class Losses(Policy):
         self.warned = False
 
     def add(self, loss: Any, epoch: int, step: int, count: int = 1) -> None:
-        """Add the loss of a dispatched step, or the losses of several steps in one call.
+        """Record the loss of a dispatched step, or the losses of several steps in one call, for a later check.
 
         Args:
           loss: a scalar, or an array with the losses of several steps; its length is at least `count`.
@@ -91,16 +93,17 @@ class Losses(Policy):
         return newest is None or bool(newest[0].is_ready())
 
     def after_steps(self, call: DeviceCall) -> None:
-        """Wait for the older half of the steps if too many are in flight; record the time of waiting."""
+        """If the device has too many unfinished steps, wait for the older half of them, and record the time."""
         if self.wait_for_half():
             self._waits.look(call.batches.seconds, self.idle)
             if self._waited is not None:
                 self._waited(call.program)
 
     def wait_for_half(self) -> bool:
-        """Wait for the older half of the steps if too many are in flight; return True after waiting.
+        """Wait for older training steps if the device still has too many steps to compute; return True after waiting.
 
-        Only the newest loss of the older half is read, because the device computes steps in order.
+        The method waits for the older half of these steps. It reads only the newest loss of this half, because the
+        device computes steps in order.
         """
         due = self._in_flight.due()
         if due:
@@ -127,7 +130,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for a non-finite loss; with several trainings at once, `losses` has one loss for each."""
+    """Return the warning for a non-finite loss in `losses`, which has one loss for each parallel training."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))

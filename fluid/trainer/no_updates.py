@@ -47,7 +47,7 @@ class NoUpdates(Handler):
         return math.inf
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Check after the first and the last epoch of this call of `train` whether its steps update parameters."""
+        """Check, after the first and the last epoch of a call of `train`, whether training steps update parameters."""
         left = self._num_epochs - event.epoch - 1
         if not event.completed or len(self.trainer.programs) > 1 or self.done - self._begun < 2:
             return
@@ -79,7 +79,7 @@ class NoUpdates(Handler):
             )
 
     def _complaint(self, optimizers: Sequence[Minimizer], program: str, planned: int, epoch: int) -> str | None:
-        """Return the warning for this call of `train`; None if its steps update parameters.
+        """Return a warning if the steps of this call of `train` cannot update parameters; else None.
 
         Args:
           optimizers: the optimizers of the program.

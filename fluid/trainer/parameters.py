@@ -306,9 +306,9 @@ class HasParameters:
     def _export(
         self, path: PathLike, fetch: Fetch | None, program: str | ProgramFunction | None, **options: Any
     ) -> object | None:
-        """Export a program; return the values that fluid has chosen for the export, None if the user has chosen them.
+        """Export a program; return the results to export if fluid has chosen them, and None if the user has.
 
-        The user chooses the values by `fetch`, by the option `feed`, or by the `infer_func` of the Trainer.
+        The user chooses the results by `fetch`, by the option `feed`, or by the `infer_func` of the Trainer.
         """
         from fluid import export  # imported only when needed, because few trainings export
 

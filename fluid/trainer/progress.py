@@ -66,7 +66,8 @@ class ProgressBar(Handler):
         self._show = (notebook or terminal) if show is None else show
         self._table: _Table | None = None  # the output of the notebook cell; None outside of a notebook
         self._bar: Any = None  # the tqdm object of the bar that is shown
-        self._means: TrainingMeans | None = None  # the means over the steps of the current epoch; None between epochs
+        # the means of the program's scalars over the steps of the current epoch; None between epochs
+        self._means: TrainingMeans | None = None
         self._announced: dict[str, Any] = {}
         self._ticker: threading.Thread | None = None
         self._compiled = threading.Event()
@@ -92,7 +93,7 @@ class ProgressBar(Handler):
         return math.inf
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Store the number of epochs, and register this bar for the start and end of compilations."""
+        """Store the number of epochs, and let the progress bar show the start and end of compilations."""
         self._num_epochs = event.num_epochs
         self._steps_of_epoch: int | None = None
         if self._show:
@@ -134,7 +135,7 @@ class ProgressBar(Handler):
             self._draw()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Store the values that a handler has reported; the next redraw of the bar shows them."""
+        """Store the values that a handler has reported; the next redraw of the progress bar shows the values."""
         self._announced.update(by_name(event.metrics))
 
     def end_epoch(self, event: EndEpochEvent) -> None:
@@ -174,7 +175,7 @@ class ProgressBar(Handler):
         return _texts({**means.running(), **{n: v for n, v in self._announced.items() if _is_ready(v)}})
 
     def _draw(self, state: str = "") -> None:
-        """Redraw the bar and the table, with `state`, such as ", stopped", after the name of the epoch."""
+        """Redraw the progress bar and the table of epochs; show `state`, such as ", stopped", after the epoch."""
         self._bar.set_description_str(self._label + state, refresh=False)
         if self._table is None:
             self._bar.set_postfix_str(", ".join(f"{n} {v}".strip() for n, v in self._texts.items()), refresh=False)
@@ -211,7 +212,7 @@ class ProgressBar(Handler):
 
 
 class _Table(logging.Handler):
-    """A notebook output with the line of tqdm, a table with one row for each epoch, and logged warnings.
+    """A notebook output: the progress line of tqdm, a table with one row for each epoch, and logged warnings.
 
     Attributes:
       rows: for each epoch from 0, a dict of the texts of its columns.

@@ -71,11 +71,12 @@ class Progress:
         self._finished: list[Any] = []  # the positions of the reader after each earlier call of `train`
         # the unfinished pass over the data of a call of `train` that was paused in this process
         self._live: Batches | None = None
-        self._handler_states: list[Any] = []  # the states of handlers from a checkpoint, until `begin` restores them
+        # the states of handlers that were read from a checkpoint; `begin` copies the states to the handlers
+        self._handler_states: list[Any] = []
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":
-        """Create a Progress from `saved`, the JSON of a `snapshot`."""
+        """Create a Progress (a training position) from `saved`, the JSON that the method `snapshot` has returned."""
         progress = cls()
         progress.call = saved["call"]
         progress.epoch = saved["epoch"]
@@ -167,7 +168,10 @@ class Progress:
         self._note_pass()
 
     def keep_pass(self, batches: Batches) -> None:
-        """Store the open pass over the data of a paused training, and minibatches read ahead, for the next `train`."""
+        """Store the unfinished pass over the data of a paused training for the next `train`.
+
+        The pass includes minibatches that are read ahead.
+        """
         self._live = batches
 
     def drop_live_pass(self) -> None:
@@ -218,7 +222,7 @@ class Progress:
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}
 
     def _note_pass(self) -> None:
-        """Record the position of the reader at the start of a pass, before any minibatch was trained on."""
+        """Record the reader's position at the start of a pass over the data, before training on a minibatch."""
         assert self._pipeline is not None
         self._before, self._sizes = self._pipeline.position()
         self._batch = None
@@ -246,7 +250,8 @@ class Progress:
             if "source" not in reader and _counts_rows(reader.get("reader")) and reader["given"]:
                 log.warning(
                     "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
-                    # the number includes the last trained minibatch, which is read again to compare its checksum
+                    # The last trained minibatch is included: it is read again, because its checksum must equal the
+                    # checksum in the checkpoint.
                     reader["given"] if "readers" in state else self.step,
                     self.epoch,
                 )
@@ -341,7 +346,7 @@ def _valid(value: Any) -> list[Any]:
 
 
 def _sizes(state: Mapping[str, Any]) -> str:
-    """Return the numbers of rows and the batch sizes in a saved position of readers, as text."""
+    """Return a text with the numbers of rows and the batch sizes of the readers in a saved training position."""
     plans = [reader.get("reader") for reader in state.get("readers", [state])]
     described = [stage for plan in plans for stage in stages(plan)]
     rows = [f"{stage['arrays']} rows" for stage in described if "arrays" in stage]
@@ -354,14 +359,15 @@ def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
     Between two passes over the data, the user may change the reader. The description of a reader within a pass stays.
     """
     position = {key: value for key, value in state.items() if key != "reader"}
-    # A reader that is within a pass keeps its description, so that only an equal reader accepts the position.
+    # A reader in the middle of a pass over its data keeps its description. Then only an equal reader accepts the
+    # position.
     if "readers" in state:
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
     return position
 
 
 def _end_passes(source: Any) -> None:
-    """Close the open passes of several readers, so that the next call of `train` restarts all readers."""
+    """End the passes over the data that several readers have begun: the next call of `train` restarts all readers."""
     if isinstance(source, Turns):
         source.close()
 

@@ -85,7 +85,8 @@ class Signals(Policy):
             raise self._meaning(self.arrived)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        # a second signal raises here only in an interactive interpreter; elsewhere SIG_DFL ends the process
+        # A second signal raises an exception here only in an interactive interpreter. Elsewhere, SIG_DFL (the default
+        # action) ends the process.
         if self.received is not None:
             raise self._meaning(number)
         self.received = number

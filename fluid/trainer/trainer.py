@@ -305,7 +305,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         dispatcher: Dispatcher,
         resume: bool | None,
     ) -> None:
-        """Run a call of `train`, or the rest of an interrupted call, with arguments that `train` has checked."""
+        """Run the training loop of `train`, or continue it after an interruption; `train` has checked the arguments."""
         source = source_of(self._inputs, readers, self._plan, int(self.session.scope.step))
         position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)

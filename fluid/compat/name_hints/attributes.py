@@ -41,7 +41,9 @@ class KnownAttributes:
             if _advice(kind, name):
                 raise _missing(self, name)
             if name.startswith("_") or hasattr(kind, name):
-                return object.__getattribute__(self, name)  # If a property getter failed, this raises its error.
+                # Python also calls `__getattr__` after the getter of a property has failed. The next line then raises
+                # the error of the getter.
+                return object.__getattribute__(self, name)
             raise _missing(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:

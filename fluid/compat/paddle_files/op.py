@@ -46,7 +46,7 @@ class Values(Protocol):
         """Return the declaration of the variable `name`: shape, dtype, nesting level (LoD level), `persistable`."""
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return the op that has computed the variable `name`; None for a feed or a parameter."""
+        """Return the op (operator) that has computed the variable `name`; None for a feed or a parameter."""
 
 
 class Op:
@@ -63,7 +63,8 @@ class Op:
     def __init__(self, desc: OpDesc, values: Values):
         self.desc = desc
         self._values = values
-        self._read: set[str] = set()  # The names of the input slots and attributes that were read so far.
+        # The names of the op's input slots (arguments) and attributes that were read so far.
+        self._read: set[str] = set()
 
     def names(self, slot: str) -> tuple[str, ...]:
         """Return the names of the variables in the input slot `slot` of the op."""
@@ -71,7 +72,7 @@ class Op:
         return self.desc.inputs.get(slot, ())
 
     def name(self, slot: str) -> str:
-        """Return the name of the only variable in the input slot `slot` of the op."""
+        """Return the name of the only variable in the slot `slot` (a named list of inputs) of the PaddlePaddle op."""
         names = self.names(slot)
         if len(names) != 1:
             raise errors.ProgramError(f"{self} has {len(names)} variables in its slot {slot}, expected one")
@@ -169,16 +170,19 @@ class Op:
         return None if self.attr(name, -1) == -1 else self.dtype(name, -1)
 
     def layout(self, name: str, dims: int = 2) -> str:
-        """Return the data layout in the attribute `name`: "NCHW" or "NHWC" for 2 `dims`, "NCDHW" or "NDHWC" for 3."""
+        """Return the data layout, such as "NCHW", in the attribute `name` of the op.
+
+        For two spatial dimensions (`dims`), the result is "NCHW" or "NHWC"; for three, "NCDHW" or "NDHWC".
+        """
         last = self.attr(name, "NCHW" if dims == 2 else "NCDHW") in ("NHWC", "NDHWC")
         return ("NCHW", "NHWC", "NCDHW", "NDHWC")[2 * (dims - 2) + last]
 
     def outputs(self, slot: str) -> tuple[str, ...]:
-        """Return the names of the variables in the output slot `slot` of the op."""
+        """Return the names of the variables in the output slot `slot` of this op (operator)."""
         return self.desc.outputs.get(slot, ())
 
     def refuse(self, what: str) -> errors.ProgramError:
-        """Return a ProgramError for an unsupported feature of the op; `what` describes the feature."""
+        """Return a ProgramError for an unsupported feature of this op (operator); `what` describes the feature."""
         return errors.ProgramError(f"{self}: {what}")
 
     def check_read(self) -> None:
@@ -202,13 +206,14 @@ class Op:
         return f"the op {self.desc.type!r} that makes {', '.join(map(repr, self.desc.writes())) or 'nothing'}"
 
 
-# A function that computes an op with layers of fluid, and returns the results of the op by output slot.
+# A function that computes an op (an operator of a PaddlePaddle program) with layers of fluid. It returns a dict of
+# results by output slot.
 Rule = Callable[[Op], Outputs]
 
 
 @dataclass(frozen=True)
 class OpRow:
-    """A function that computes an op by one call of a layer function.
+    """A function that computes an op of a PaddlePaddle program by one call of a layer function.
 
     A slot of an op is a named list of variables, like an argument.
 
@@ -227,7 +232,7 @@ class OpRow:
     out: str | tuple[str, ...] = "Out"
 
     def __call__(self, op: Op) -> Outputs:
-        """Call the layer function with the values of an op; return the results by output slot."""
+        """Call the layer function with inputs and attributes of an op (operator); return the results by output slot."""
         arguments = {argument: op.value(slot) for argument, slot in self.inputs.items()}
         arguments |= {argument: op.value(slot) for argument, slot in (self.optional or {}).items() if op.given(slot)}
         arguments |= {argument: op.attr(*attribute) for argument, attribute in (self.attrs or {}).items()}

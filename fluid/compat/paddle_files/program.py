@@ -182,7 +182,7 @@ class _Run:
                 self._makers[name] = desc
 
     def value(self, name: str) -> Any:
-        """Return the value of the variable `name`."""
+        """Return the value of the PaddlePaddle variable `name`: a result of an op so far, or a saved parameter."""
         if name in self._known:
             return self._known[name]
         if name not in self._saved:
@@ -209,7 +209,7 @@ class _Run:
         return self._desc.variables[name]
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return the op that has computed the variable `name`; None for a feed or a parameter."""
+        """Return the op (operator) that has computed the variable `name`; None for a feed or a parameter."""
         return self._makers.get(name)
 
     def _claimed(self, name: str) -> _Saved:
@@ -230,7 +230,7 @@ class _Run:
                 raise op.refuse(f"{name!r} was saved as {list(self._saved[name].shape)}, expected {list(known.shape)}")
 
     def _shaped(self, name: str, value: Any) -> Any:
-        """Return `value`; reshape a scalar to `(1,)` if the program declares `(1,)`, because later ops may need it."""
+        """Reshape a scalar `[]` to `[1]` if the saved program declares `[1]`, because later ops may need this shape."""
         variable = self._desc.variables.get(name)
         scalar = isinstance(value, jax.Array) and value.ndim == 0
         if not scalar or variable is None or variable.shape != (1,):

@@ -147,7 +147,7 @@ class OpDesc:
     has_block: bool = False
 
     def reads(self) -> Iterable[str]:
-        """Return the names of all variables in the input slots of the op."""
+        """Return the names of all variables that the PaddlePaddle op reads."""
         return (name for names in self.inputs.values() for name in names)
 
     def writes(self) -> Iterable[str]:
@@ -260,7 +260,10 @@ def _variable(variable: Any) -> VarDesc:
 
 
 def _columns(ops: Iterable[OpDesc], kind: str, names: Any) -> tuple[str, ...]:
-    """Return the names of the variables of all ops of type `kind`, "feed" or "fetch", sorted by the attribute `col`."""
+    """Return the variables of all ops "feed" or "fetch" (`kind`) of a PaddlePaddle program, by name.
+
+    The names are sorted by the attribute `col` of the ops.
+    """
     found = [(op.attributes.get("col", 0), *names(op)) for op in ops if op.type == kind]
     if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in found):
         raise ValueError(f"an op {kind!r} does not name one variable and its column")

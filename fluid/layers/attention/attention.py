@@ -309,7 +309,7 @@ def _attend_to_cache(
 
 
 def _check_cache(this: Layer, cache: AttentionCache | None, queries: Value, num_heads: int, size: int) -> None:
-    """Check that the cache matches the queries in batch size, and the layer in number and size of heads."""
+    """Check that an attention cache has the batch size of the queries, and the number and size of the layer's heads."""
     expected = (dense(queries).shape[0], num_heads, size // num_heads)
     if cache is not None and (cache.keys.shape[0], *cache.keys.shape[2:]) != expected:
         raise errors.ShapeError(

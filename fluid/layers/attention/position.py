@@ -103,8 +103,9 @@ def rotary_position(
 def sine_table(position: Any, size: int, dtype: Any = "float32") -> Any:
     """Compute sinusoidal encodings `[..., size]` of positions `[...]`: first sines, then cosines; `size` is even."""
     half = size // 2
-    # There are `half` wavelengths. Their exponents go from 0 to exactly 1, so the last wavelength is `10000 * 2 pi`. A
-    # single wavelength gets the exponent 1, because a division by `half - 1` would be a division by 0.
+    # The encodings have `half` wavelengths, each `2 pi * 10000 ** exponent`. The exponents go from 0 to exactly 1, so
+    # the last wavelength is `10000 * 2 pi`. A single wavelength gets the exponent 1, because a division by `half - 1`
+    # would be a division by 0.
     exponents = jnp.arange(half, dtype=dtype) / (half - 1) if half > 1 else jnp.ones([1], dtype)
     angles = jnp.asarray(position, dtype)[..., None] * jnp.asarray(10000.0, dtype) ** -exponents
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

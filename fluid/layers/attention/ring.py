@@ -108,7 +108,7 @@ def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
 
 
 def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute attention for the queries of one device; return results and logarithms of the softmax denominators.
+    """Compute attention for the queries of one device, while keys and values move around a ring of devices.
 
     Args:
       ring: the devices.
@@ -175,6 +175,8 @@ def _slopes(
 
 def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[Any, Any]:
     """Compute the scaled dot products of a device's queries with its current keys, and the attention mask.
+
+    In ring attention, the devices form a ring, and pass their keys and values to the next device after each turn.
 
     Args:
       ring: the devices.

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: several devices divide the blocks of a stack, and compute different microbatches at once."""
+"""Pipeline parallelism: devices divide the blocks of `layers.repeat`, and compute different microbatches at once."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def count_rows(this: Layer, x: Any) -> int:
 
 
 def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[str]) -> Rowwise:
-    """Convert a block, one function of a stack, to a function that computes only `rows` rows of a batch.
+    """Convert a block of `layers.repeat` to a function that computes only `rows` rows of a batch.
 
     The results equal the corresponding rows of the result for the full batch. Random numbers are an exception: each
     part of the batch draws other numbers. `rowwise` traces the block to find the values that the block reads from
@@ -144,14 +144,13 @@ def _check_loops(this: Layer, jaxpr: Any) -> None:
 
 
 def _fixed_draw(jaxpr: Any, fresh: set[Any], line: str = "its block") -> str | None:
-    """Return the source line of a random draw that would be equal for all parts of a batch; None if there is none.
+    """Return the source line of a random draw that would be equal for all microbatches; None if there is none.
 
-    Such a draw does not depend on any variable in `fresh`.
+    Microbatches are the parts into which a pipeline divides a batch. An equal draw depends on no variable in `fresh`.
 
     Args:
       jaxpr: the jaxpr to search.
-      fresh: the variables that differ between the parts of the batch. The function adds all variables that depend on
-        them.
+      fresh: the variables that differ between microbatches. The function adds all variables that depend on them.
       line: the source line of the outer equation that contains `jaxpr`, for equations without a known line.
     """
     for equation in jaxpr.eqns:
@@ -215,7 +214,7 @@ def _about_rows(this: Layer, x: Any, count: int) -> Iterator[None]:
 
 
 class Pipeline(NamedTuple):
-    """A pipeline: the devices along an axis of the mesh, each of which computes an equal number of blocks of a stack.
+    """A pipeline: the devices along a mesh axis, each of which computes an equal number of blocks of `layers.repeat`.
 
     Attributes:
       axis: the name of the mesh axis.
@@ -259,7 +258,7 @@ class MicrobatchSplit(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows in one microbatch of a shard."""
+        """The number of rows that one shard (part of the batch) contributes to each microbatch."""
         return self.groups * self.each
 
     @property
@@ -268,11 +267,15 @@ class MicrobatchSplit(NamedTuple):
         return self.shards * self.microbatches * self.rows
 
     def first(self, shard: Any, microbatch: Any) -> Any:
-        """Return the index in the batch of the first row of a microbatch; `shard` and `microbatch` are indices."""
+        """Return the index in the batch of the first row of microbatch number `microbatch` in shard number `shard`."""
         return (shard * self.groups * self.microbatches + microbatch) * self.each
 
     def parts(self, array: Any) -> Any:
-        """Divide the rows of a shard, `[rows of the shard, ...]`, into `[microbatches, rows of a microbatch, ...]`."""
+        """Divide the rows of one shard of a batch into microbatches, which pass through the pipeline one by one.
+
+        Returns:
+          `[microbatches, rows of a microbatch, ...]`, from an array `[rows of the shard, ...]`.
+        """
         grouped = array.reshape(self.groups, self.microbatches, self.each, *array.shape[1:])
         return grouped.swapaxes(0, 1).reshape(self.microbatches, self.rows, *array.shape[1:])
 
@@ -368,11 +371,11 @@ def pipelined(
 
 
 def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
-    """Return a function that runs several blocks of a net one after another.
+    """Return a function that runs several blocks of a net one after another, on one device of a pipeline.
 
-    `work` is the block, converted by `rowwise`. If `remat` is True, the values inside a block are recomputed for the
-    gradient. The arguments of the returned function are the constants of `work`, the index in the batch of the first
-    row, the stacked indices of the blocks, their stacked arrays, and the input of the first block.
+    The argument `work` is the block, converted by `rowwise`. If `remat` is True, the values inside a block are
+    recomputed for the gradient. The arguments of the returned function are the constants of `work`, the index in the
+    batch of the first row, the stacked indices of the blocks, their stacked arrays, and the input of the first block.
     """
 
     def run(constants: Any, first: Any, numbers: Any, arrays: Any, x: Any) -> Any:
@@ -425,8 +428,8 @@ def _on_stage(
         return done, done
 
     parts = jax.tree.map(split.parts, x)
-    # An idle stage computes copies of real rows. For arbitrary numbers, the unused results could be NaN, and the
-    # gradient would be NaN times zero, which is NaN.
+    # A stage of the pipeline that has no microbatch yet computes copies of real rows. For arbitrary numbers, the unused
+    # results could be NaN, and the gradient would be NaN times zero, which is NaN.
     queue = jax.tree.map(lambda array: jnp.concatenate([array, jnp.repeat(array[-1:], last, axis=0)]), parts)
     begin = jax.tree.map(lambda array: array[0], parts)
     _, done = jax.lax.scan(turn, begin, (jnp.arange(split.microbatches + last), queue))
@@ -434,7 +437,7 @@ def _on_stage(
 
 
 def _last(array: Any) -> Any:
-    """Return the slice of the last stage, replicated on all devices, from an array `[stages, ...]`."""
+    """Return the slice of a pipeline's last stage from an array `[stages, ...]`, replicated on all devices."""
     # Compute `array[-1]` as a masked sum, because for the slice XLA would send the array twice between devices. XLA
     # computes the sum across the devices of the stages. The gradient of the sum needs no communication.
     size = array.shape[0]

@@ -212,10 +212,13 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class _Exchange:
-    """A callable that replaces traced arrays from inside `jax.checkpoint` by the outputs of the checkpoint.
+    """A callable that replaces arrays, so that code after `jax.checkpoint` reads only outputs of `jax.checkpoint`.
+
+    Arrays that a function traces inside `jax.checkpoint` are invalid after it. Each of them is also an output, which
+    replaces it.
 
     Args:
-      by_identity: a dict from the `id` of each array of the trace to the array that replaces it.
+      by_identity: a dict from the `id` of each array traced inside to the output that replaces it.
     """
 
     def __init__(self, by_identity: dict[int, jax.Array]):

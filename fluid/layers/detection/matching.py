@@ -185,7 +185,7 @@ def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
         chosen, free, _ = carry
         left = jnp.where((chosen < 0)[:, :, None] & free[:, None], near, -1).reshape(batch, -1)
         best = jnp.argmax(left, axis=1)
-        # An image may have no pair left to match. It gets indices beyond the end, which `mode="drop"` ignores.
+        # An image without another pair to match gets indices beyond the end, which `mode="drop"` ignores.
         some = left[images, best] > 0
         column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
         chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")

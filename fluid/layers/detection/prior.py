@@ -208,8 +208,9 @@ def anchor_generator(
     features = image_of(this, input, 4, "NCHW")
     sizes: BoxSizes = []
     for ratio in ratios:
-        # First compute a box with the area of one cell of the grid, `across * down`, and with the height `ratio` times
-        # the width. Round its sides to whole pixels. Then scale the box to each anchor size.
+        # A pixel of the feature map covers `across` x `down` pixels of the image. First compute a box of this area,
+        # with a height of `ratio` times the width. Round its sides to whole pixels. Then scale the box to each anchor
+        # size.
         width = _rounded(math.sqrt(across * down / ratio))
         height = _rounded(width * ratio)
         sizes += [(side / across * width, side / down * height) for side in sides]

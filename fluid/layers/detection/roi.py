@@ -413,7 +413,10 @@ def _span(start: jax.Array, length: jax.Array, bins: int, size: int) -> tuple[ja
 
 
 def _covered(span: tuple[jax.Array, jax.Array], size: int) -> jax.Array:
-    """Return a mask `[bins, size]` of the pixels in each bin, from `span`, the result of `_span` for one region."""
+    """Return a mask `[bins, size]` of the pixels in each bin (part) of a region, along its height or width.
+
+    The argument `span`, the result of `_span`, has the first pixel of each bin, and the pixel after its last one.
+    """
     first, end = span
     pixel = jnp.arange(size)
     return (pixel >= first[:, None]) & (pixel < end[:, None])
@@ -477,8 +480,8 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
     count = jnp.ceil(width) if samples is None else jnp.asarray(samples, width.dtype)
     first = start + jnp.arange(bins) * width + width / count / 2
     if samples is None:
-        # Neighbouring points of a bin are more than half a pixel apart. A point reads a pixel only if both are at most
-        # one pixel apart. So six candidate points for each pixel suffice.
+        # Neighbouring sampling points of a bin are more than half a pixel apart. A point reads only pixels at a
+        # distance of at most one pixel. So for each pixel, six points need to be considered.
         step = jnp.where(count > 1, width / count, 1)
         number = jnp.floor((pixel - 1 - first[:, None]) / step)[..., None] + jnp.arange(6)
     else:
@@ -504,8 +507,8 @@ def _integrated(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.A
     """
     width = jnp.maximum(end - start, 0) / bins
     edges = start + jnp.arange(bins + 1) * width
-    # In linear interpolation, the weight of a pixel falls from 1 at the pixel to 0 at a distance of one pixel. `up_to`
-    # is the integral of this weight, from the pixel to each edge of a bin.
+    # A bin is the range between two neighbouring `edges`. In linear interpolation, the weight of a pixel falls from 1
+    # at the pixel to 0 at a distance of one pixel. `up_to` is the integral of this weight from the pixel to each edge.
     away = jnp.clip(edges[:, None] - jnp.arange(size), -1, 1)
     up_to = away - away * jnp.abs(away) / 2
     return (up_to[1:] - up_to[:-1]) / jnp.where(width > 0, width, 1)

@@ -147,9 +147,9 @@ def matrix_nms(
     def factor(overlap: Any, most: Any) -> Any:
         if use_gaussian:
             return jnp.exp((most**2 - overlap**2) * gaussian_sigma)
-        # Box A lowers the scores of other boxes by this factor. If `most` is 1, A equals a box C with a higher score.
-        # Then A and C overlap every other box equally, so the factor of C suffices. The smallest factor counts, so
-        # infinity excludes the factor of A.
+        # In matrix NMS, box A lowers the score of each box B by this factor. `most` is the largest intersection over
+        # union of A with boxes of higher scores than A. If `most` is 1, A equals such a box C. Then A and C overlap B
+        # equally, so the factor of C suffices. The smallest factor counts, so infinity excludes the factor of A.
         return jnp.where(most < 1, (1 - overlap) / jnp.where(most < 1, 1 - most, 1), jnp.inf)
 
     decayed = found.scores * _decay(found.boxes, factor, 0.0 if normalized else 1.0)
@@ -267,7 +267,7 @@ class _Nms(NamedTuple):
     threshold: jax.Array
 
     def able(self) -> jax.Array:
-        """Return a mask of the boxes that the next iterations can select, bool `[..., n]`."""
+        """Return a mask of the boxes that later iterations of the suppression can still select, bool `[..., n]`."""
         return self.waiting & (self.overlap <= self.threshold[..., None])
 
 

@@ -139,7 +139,8 @@ def _read(pixels: Any, row: Any, column: Any) -> Any:
     """
     inside = (row >= 0) & (row < pixels.shape[1]) & (column >= 0) & (column < pixels.shape[2])
     images = jnp.arange(pixels.shape[0])[:, None, None]
-    # `inside` is also false for positions that are NaN or too large for an integer, so the conversion is safe.
+    # The mask `inside` is false for pixels outside the image, and also for coordinates that are NaN. So only numbers
+    # that fit an integer are converted.
     rows, columns = (jnp.where(inside, v, 0).astype(jnp.int32) for v in (row, column))
     return jnp.where(inside[..., None], pixels[images, rows, columns], 0)
 

@@ -30,7 +30,8 @@ from fluid.layers.kernels.data_format import as_computed, by_layout, on_cpu
 
 # `by_rows` computes only convolutions whose filters have at least this number of rows.
 _MANY_ROWS = 5
-# `by_rows` computes the gradient of its filters as a convolution if the input has at most this number of channels.
+# `by_rows`, a convolution of images, computes the gradient of the filters as another convolution if the images have at
+# most this number of channels.
 _FEW_CHANNELS = 4
 # Each block in `blocks_of_channels` has at least this number of channels. Blocks of 16 channels take as long as blocks
 # of 32 channels, and blocks of 64 channels take up to twice as long (jaxlib 0.10.2, two cores).
@@ -97,7 +98,7 @@ def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: in
     Args:
       x: images in the layout of `geometry`, with `channels` channels.
       filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
-      geometry: strides, padding, dilations and layout; each spread is 1.
+      geometry: strides, padding, dilations and layout; each `spread` is 1, which means no transposed convolution.
       groups: the number of groups of channels; divides `channels` and `filters`.
       training: whether gradients are needed.
 
@@ -168,9 +169,9 @@ def grouped_convolution(
     channels = x.shape[geometry.layout.index("C")]
     if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_CELLS:
         return shifted_images(x, filters, geometry)
-    # If `geometry.spread` inserts zeros between the pixels, `blocks_of_channels` is slower. For 64 channels of 14 x 14
-    # pixels, spread 2, batch 8, filters of 4 x 4 and 8 groups, `plain_convolution` takes 24 ms, and
-    # `blocks_of_channels` 54 ms (jax 0.10.2, forward and backward).
+    # A spread above 1 inserts zeros between the pixels. Then `blocks_of_channels` is slower than `plain_convolution`:
+    # it takes 54 ms instead of 24 ms, forward and backward, with jax 0.10.2. This figure is for 64 channels of 14 x 14
+    # pixels, spread 2, batch 8, filters of 4 x 4, and 8 groups.
     if max(geometry.spread) > 1:
         return plain_convolution(x, filters, geometry, groups)
     return blocks_of_channels(x, filters, geometry, groups, dense)
@@ -181,7 +182,7 @@ def _grows(filters: jax.Array, geometry: Geometry) -> bool:
 
     The condition is that padding or spread (zeros between the pixels) makes the result larger than the images.
     """
-    # The condition requires two spatial dimensions: for volumes of 8 x 14 x 14 x 32 with zeros between the voxels
+    # Return True only for two spatial dimensions. For volumes of 8 x 14 x 14 x 32 with zeros between the voxels
     # (spread 2), `growing_convolution` is not faster than `plain_convolution`.
     return (
         len(geometry.strides) == 2
@@ -234,7 +235,7 @@ def _(
     strided = geometry._replace(strides=geometry.spread, pads=pads, spread=geometry.strides)
 
     def gradient(slope: jax.Array) -> jax.Array:
-        """Return the gradient of the filters for the cotangents `slope` of the result."""
+        """Return the gradient of a convolution's filters for `slope`, the cotangents of the convolution's result."""
 
         def transposed(filters: jax.Array) -> jax.Array:
             turned = jnp.flip(filters, tuple(range(2, filters.ndim)))
@@ -243,8 +244,9 @@ def _(
         return jax.linear_transpose(transposed, filters)(x)[0]
 
     result = growing_convolution(x, filters, geometry)
-    # `by_filters` is the tangent of the result for the tangent of the filters. It is computed by the transpose of
-    # `gradient`, so that JAX runs `gradient` itself in reverse mode, where it transposes this operation again.
+    # `by_filters` is the part of the result's tangent that the tangent of the filters causes. The transpose of
+    # `gradient` computes `by_filters`. In reverse mode, JAX transposes this operation again, and so runs `gradient`
+    # itself.
     (by_filters,) = jax.linear_transpose(gradient, result)(tangents[1])
     return result, growing_convolution(tangents[0], filters, geometry) + by_filters
 
@@ -278,7 +280,7 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
         return images[by_layout(geometry.layout, slices, slice(None), slice(None))]
 
     def row(before: tuple[int, ...]) -> jax.Array:
-        """Return the sum of shifted images, weighted by one row of the filter.
+        """Multiply shifted images by the numbers in one row of the filter, and return the sum of the products.
 
         `before` is the index of the row in all spatial dimensions except the last.
         """
@@ -444,7 +446,7 @@ def _image_gradient(filters: jax.Array, slope: jax.Array) -> Any:
 
 
 def _filter_gradient(x: jax.Array, shape: tuple[int, ...], slope: jax.Array) -> jax.Array:
-    """Return the gradient of `by_rows` for its filters, `[filters, channels, rows, columns]`.
+    """Return the gradient of the convolution `by_rows` for its filters, `[filters, channels, rows, columns]`.
 
     Args:
       x: the images, `[batch, height, width, channels]`.

@@ -91,17 +91,21 @@ def _looked_up(x: Any) -> LookedUp | None:
 
 
 def _few_rows(table: jax.Array, ids: Any) -> bool:
-    """Return whether later layers compute faster on all rows of a table than on one row for each id.
+    """Return whether the layers after an embedding compute faster on all rows of its table than on each id's row.
 
     The result is False in half precision, where computing on the rows of the table would be less exact.
     """
-    # The gradient of a row is a sum over many ids; in half precision, the sum is rounded after each addition.
+    # The gradient of a row of the embedding table is a sum over all ids that select the row. In half precision, the
+    # sum is rounded after each addition.
     exact = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
     return exact and 2 * table.shape[0] <= math.prod(ids.shape) and on_cpu() and not core.axes_here()
 
 
 def _value_of(known: LookedUp) -> jax.Array:
-    """Look up the row of each id, with NaN for ids outside the table; record rows and ids for later layers."""
+    """Look up the row of an embedding table for each id; the result is NaN for ids outside the table.
+
+    The table and the ids are also attached to the result, so that later layers know how it was computed.
+    """
     width = known.rows.shape[1]
     # The gather keeps the dimension of size 1 of its slices `[1, width]`. Then XLA computes the gradient of the rows, a
     # sum over ids, without copies of its inputs.

@@ -65,7 +65,7 @@ def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) 
     """
     settings = list(zip(shape, sizes, steps, pads, strict=True))
     changed = [each for each in settings if each[1:] != (1, 1, (0, 0))]
-    # The comparisons do not support pooled dimensions of symbolic (unknown) size, as in an exported program.
+    # Pooling by comparisons does not support dimensions of symbolic (unknown) size, as in an exported program.
     known = all(isinstance(n, int) for n, *_ in changed)
     return known and math.prod(sizes) <= _MOST_OVERLAPPING_CELLS and any(n + sum(p) >= k + s for n, k, s, p in changed)
 
@@ -97,19 +97,23 @@ def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Ar
 def _(
     sizes: _Sizes, steps: _Sizes, pads: _Pads, arrays: tuple[jax.Array], slopes: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the maximum under each window and its tangent: the tangent of the first of the largest elements."""
+    """Compute the maximum of each window, and the tangent of the first element that equals this maximum."""
     largest, *others = _cells(sizes, steps, pads, jax.lax.stop_gradient(arrays[0]))
     index = jnp.zeros(largest.shape, jnp.int8)
     for number, cell in enumerate(others, 1):
         before = largest >= cell
         index = jnp.where(before, index, np.int8(number))
-        # A comparison with NaN is false, so the next element replaces a NaN, as in the gradient of `reduce_window`.
+        # If `largest` is NaN, the comparison is false, so the next element of the window replaces the NaN. JAX's
+        # gradient of `reduce_window` treats NaN in this way too.
         largest = jnp.where(before, largest, cell)
     return _largest_of_windows(sizes, steps, pads, arrays[0]), _chosen(sizes, steps, pads, index, slopes[0])
 
 
 def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[jax.Array]:
-    """Return a list of arrays, one for each position in a window, row by row: the elements of all windows there."""
+    """Return a list of arrays, one for each cell (position in a pooling window), row by row.
+
+    The array of a cell holds the elements at this cell in all windows.
+    """
     padded = jax.lax.pad(array, _lowest(array), [(*pair, 0) for pair in pads])
     counts = [(n - k) // s + 1 if k > 1 or s > 1 else n for n, k, s in zip(padded.shape, sizes, steps, strict=True)]
     return [
@@ -119,11 +123,11 @@ def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[
 
 
 def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: jax.Array) -> jax.Array:
-    """Return one element of `array` for each window: the element at the position in the window that `index` gives.
+    """Select one pixel of `array` for each pooling window, such as the largest; `index` gives its cell in the window.
 
-    A position in the window is called a cell. Pixels belong to one phase if their indices leave equal remainders when
-    divided by the steps. All pixels of a phase are under the same cells of their windows, so the gradient of a phase is
-    a sum of masked slices. The gradient of padding is a slice, and the gradient of a slice is padding, which costs much
+    A cell is a position in the window. Pixels belong to one phase if their indices leave equal remainders when divided
+    by the steps. All pixels of a phase are under the same cells of their windows. So the gradient of a phase is a sum
+    of masked slices. The gradient of padding is a slice, and the gradient of a slice is padding, which costs much
     more than a slice. Therefore this function pads, so that its gradient slices.
 
     Args:
@@ -135,9 +139,11 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
     """
     rank = range(array.ndim)
     moving = [axis for axis in rank if sizes[axis] > 1 or steps[axis] > 1 or any(pads[axis])]
-    # `reach` is a dict from axis to number: up to `reach` earlier windows can also cover a pixel of a window.
+    # Pooling windows may overlap: a pixel of a window may also be in up to `reach` earlier windows. `reach` is a dict
+    # from axis to number.
     reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}
-    # `length` is a dict from axis to number: the number of pixels in one phase (with equal remainders modulo the step).
+    # A phase consists of the pixels whose indices have equal remainders modulo the step. `length` is a dict from axis
+    # to number: the number of pixels in one phase.
     length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}
     spare = {axis: max(length[axis] - index.shape[axis], 0) for axis in moving}
     whole = {axis: reach[axis] + index.shape[axis] + spare[axis] for axis in moving}
@@ -197,7 +203,10 @@ def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
 
 @_largest.defjvp
 def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Compute the maximum of each tile and its tangent: the tangent of the first of the largest elements."""
+    """Compute the maximum of each tile (window) of an array, and its tangent for the derivative.
+
+    The tangent of a maximum is the tangent of the first of the largest elements of the tile.
+    """
 
     def larger(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
@@ -243,8 +252,8 @@ def largest_of_bins(x: jax.Array, down: tuple[jax.Array, jax.Array], across: tup
     return jnp.moveaxis(largest, -1, 2)
 
 
-# `sequential_vmap` maps over examples one by one. Under the usual `vmap`, each loop would run as long as the largest
-# bin of all examples needs, with a `select` in each iteration.
+# A loop visits the pixels of each bin (part of a region). `sequential_vmap` computes one example after the other. With
+# the usual `vmap`, each loop would run for the largest bin of all examples, with a `select` in each iteration.
 @jax.custom_batching.sequential_vmap
 def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Return the index of the largest pixel of each bin, `row * width + column`: `[batch, regions, p, q, channels]`.
@@ -265,12 +274,13 @@ def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[
             row, column = top + k // columns, left + k % columns
             at = (row * width + column).astype(jnp.int32)
             pixel = jax.lax.dynamic_slice(image, (row, column, 0), (1, 1, channels)).reshape(channels)
-            # A NaN pixel counts as larger. `value == value` is false for NaN, so no pixel replaces a NaN.
+            # A NaN pixel counts as larger than any maximum. If the maximum is NaN, `value == value` is false, so the
+            # maximum stays NaN.
             larger = ~(pixel <= value) & (value == value)
             return jnp.where(larger, pixel, value), jnp.where(larger, at, place)
 
-        # The loop starts with the value -inf and the index of the first pixel; a bin that holds only -inf keeps this
-        # index.
+        # The search for the largest pixel of a bin starts with the value -inf and the index of the first pixel. A bin
+        # that holds only -inf keeps this index.
         first = jnp.broadcast_to((top * width + left).astype(jnp.int32), channels)
         lowest = jnp.full(channels, -jnp.inf, image.dtype)
         return jax.lax.fori_loop(0, rows * columns, compare, (lowest, first))[1]

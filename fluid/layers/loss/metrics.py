@@ -278,7 +278,7 @@ def metric(
 
 
 def _without_rows(this: Layer, value: Any) -> Any:
-    """Return an array unchanged after checking that none of its sizes is the batch size."""
+    """Return the value of a metric unchanged, after a check that none of its dimensions is the batch."""
     if this.frame.placeholder_batch in value.shape:
         raise errors.ShapeError(
             f"{this.name}: value {describe(value)} has rows of its own; reduce them first: layers.mean(x), "

@@ -350,8 +350,8 @@ def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
     """
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
-    # The root has the number 1, and node `n` has the children `2 * n` and `2 * n + 1`. So a right shift moves up the
-    # tree, and a result of 0 is above the root.
+    # In the binary tree of classes, the root has the number 1. Node `n` has the children `2 * n` and `2 * n + 1`. So a
+    # right shift of the number moves up the tree, and a result of 0 is above the root.
     above = jnp.right_shift(code, bit + 1)
     on_path = above > 0
     return jnp.where(on_path, above - 1, 0), (jnp.right_shift(code, bit) & 1).astype(jnp.float32), on_path

@@ -173,12 +173,12 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
       The number of each channel, `[channels]`, or the scalar 0; and an array of the shape of `x`, in a dtype wide
       enough for sums.
     """
-    # In test mode, skip the subtraction: it would read all images once more.
+    # In test mode, subtract no mean from the images, because the subtraction would read all images once more.
     if mean is not None and this.frame.mode == core.TEST:
         images, bias = without_bias(x, axis)
         return bias, wide(images)
     images = wide(x)
-    # The mean of the first example is a sufficient estimate of the mean of the batch.
+    # The subtracted number must only be near the mean of the batch: the mean of the first example is near enough.
     if mean is None:
         others = tuple(i for i in range(x.ndim) if i != axis)
         mean = jax.lax.stop_gradient(jnp.mean(images[:1], axis=others))

@@ -82,7 +82,7 @@ def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upsca
     """
     keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)
-    # If no element is kept, a divisor of 1 avoids a division by 0 and keeps the gradient finite.
+    # If dropout keeps no element, `keep` is 0. Then divide by 1 instead, so that the gradient stays finite.
     divisor = jnp.where(keep > 0, keep, 1.0) if isinstance(keep, jax.Array) else keep or 1.0
     kept = array / divisor if upscale else array
     return jnp.where(mask, kept, 0).astype(array.dtype)

@@ -112,10 +112,10 @@ class LSTMUnit:
     clip: float | None = None
 
     def __call__(self, sums: jax.Array, c: jax.Array) -> LSTMState:
-        """Compute the hidden state and the cell state after a step.
+        """Compute the hidden state and the cell state of an LSTM after a step.
 
         Args:
-          sums: the pre-activations without bias and peepholes, `[batch, 4 * width]`, in the order `order`.
+          sums: the inputs of the activations, without bias and peepholes, `[batch, 4 * width]`, in the order `order`.
           c: the cell state before the step, `[batch, width]`.
         """
         sums = sums if self.bias is None else sums + self.bias
@@ -148,7 +148,10 @@ class LSTM(Cell):
         return LSTMState(zeros, zeros)
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Take one step, and output the hidden state; `inputs`, `[batch, 4 * width]`, is the input times its weight."""
+        """Take one step of the LSTM, and output the hidden state.
+
+        `inputs`, `[batch, 4 * width]`, is the input times its weight.
+        """
         new = self.unit(inputs + state.hidden @ self.weight, state.cell)
         return new.hidden, new
 
@@ -173,13 +176,16 @@ class ProjectedLSTM(Cell):
     clip: float | None = None
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
-        """Return a state of zeros: projected hidden state `[batch, proj_size]` and cell state `[batch, width]`."""
+        """Return zeros for an LSTM: projected hidden state `[batch, proj_size]` and cell state `[batch, width]`."""
         width, proj_size = self.projection.shape
         batch = batch_ref.shape[0]
         return LSTMState(jnp.zeros((batch, proj_size), batch_ref.dtype), jnp.zeros((batch, width), batch_ref.dtype))
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Take one step, and output the projection; `inputs`, `[batch, 4 * width]`, is the input times its weight."""
+        """Take one step of the LSTM, and output the projected hidden state.
+
+        `inputs`, `[batch, 4 * width]`, is the input times its weight.
+        """
         h, c = self.unit(inputs + state.hidden @ self.weight, state.cell)
         r = clipped(self.activation(h @ self.projection), self.clip)
         return r, LSTMState(r, c)
@@ -218,10 +224,10 @@ class GRUUnit:
     origin_mode: bool = False
 
     def gates(self, gate_sums: jax.Array, candidate_sums: ArrayFunction, h: jax.Array) -> GRUGates:
-        """Compute both gates and the candidate of a step.
+        """Compute the two gates of a GRU, update `u` and reset `r`, and the candidate state of one step.
 
         Args:
-          gate_sums: the pre-activations of both gates, `[batch, 2 * width]`, in the order `order`.
+          gate_sums: the pre-activations of the gates, `[batch, 2 * width]`, in the order `order`.
           candidate_sums: a function from `r * h` to the pre-activation of the candidate, both `[batch, width]`.
           h: the hidden state before the step, `[batch, width]`.
         """
@@ -230,7 +236,7 @@ class GRUUnit:
         return GRUGates(gates["u"], gates["r"], self.candidate(candidate_sums(reset_hidden)), reset_hidden)
 
     def blend(self, gates: GRUGates, h: jax.Array) -> jax.Array:
-        """Compute the new hidden state: the mean of old state and candidate, weighted by the update gate."""
+        """Compute the new hidden state of a GRU: the mean of old state and candidate, weighted by the update gate."""
         u = gates.update
         c = gates.candidate
         if self.origin_mode:
@@ -257,18 +263,26 @@ class GRU(Cell):
         return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
 
     def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Take one step, and output the hidden state; `inputs`, `[batch, 3 * width]`, is the input times its weight."""
+        """Take one step of the GRU; return the new hidden state twice, as output and as state.
+
+        Args:
+          inputs: the input times its weight, `[batch, 3 * width]`.
+          state: the old hidden state, `[batch, width]`.
+        """
         hidden = self.unit.blend(self.gates(inputs, state), state)
         return hidden, hidden
 
     def gates(self, inputs: jax.Array, h: jax.Array) -> GRUGates:
-        """Compute both gates and the candidate from inputs `[batch, 3 * width]` and the old hidden state `h`."""
+        """Compute gates and candidate of a GRU from inputs `[batch, 3 * width]` and the old hidden state `h`."""
         a_gates, a_c = jnp.split(inputs, [self.gate_weight.shape[1]], axis=1)
         return self.unit.gates(a_gates + h @ self.gate_weight, lambda reset: a_c + reset @ self.candidate_weight, h)
 
 
 def _peep(sums: jax.Array, weight: jax.Array | None, c: jax.Array) -> jax.Array:
-    """Add the peephole term `weight * c` to the pre-activations `[batch, width]`; if `weight` is None, add nothing."""
+    """Add the peephole term of an LSTM, `weight * c`, to the pre-activations `sums` of a gate, `[batch, width]`.
+
+    If `weight` is None, the LSTM has no peepholes, and `sums` stays unchanged.
+    """
     return sums if weight is None else sums + weight * c
 
 
@@ -307,7 +321,7 @@ def unroll(
 
 
 def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool = False) -> Any:
-    """Run a cell over the steps of sequences `[batch, time, ...]`, ignoring the values in their padding.
+    """Run a recurrent cell over all steps of a batch of sequences; values in the padding have no effect.
 
     Returns:
       The outputs of all steps, as SequenceBatches `[batch, time, ...]`.

@@ -105,13 +105,13 @@ class GRUCell(RNNCell):
         return hidden, hidden
 
     def hoist(self, x: jax.Array) -> tuple[jax.Array, Step]:
-        """Compute the contribution of the inputs of all steps to the pre-activations, before the loop.
+        """Multiply the inputs of all steps by the weights of the GRU at once, before the loop over the steps.
 
         Args:
           x: the inputs of all steps, `[time, batch, in]`.
 
         Returns:
-          The contributions with the biases, `[time, batch, 3 * hidden_size]`, and a function that takes one step.
+          The products plus the biases, `[time, batch, 3 * hidden_size]`, and a function that takes one step.
         """
         this = self._this.here()
         (gate_weight, candidate_weight), biases = self._parameters(this, x)
@@ -126,7 +126,7 @@ class GRUCell(RNNCell):
         return _affine(x, of_input, bias), step
 
     def _parameters(self, this: Layer, x: jax.Array) -> tuple[list[jax.Array], list[Any]]:
-        """Create the weights and biases of the gates and of the candidate, for inputs `[..., in]`."""
+        """Create the weights and biases of a GRU cell, for gates and candidate; the inputs are `x`, `[..., in]`."""
         _check_dtype(this, self._dtype, x)
         rows = x.shape[-1] + self.hidden_size
         widths = [2 * self.hidden_size, self.hidden_size]
@@ -205,11 +205,11 @@ class LSTMCell(RNNCell):
 
     @property
     def state_shape(self) -> list[list[int]]:
-        """The shapes of the hidden state and the cell state, without the batch."""
+        """The shapes of an LSTM's hidden state and cell state, without the batch dimension."""
         return [[self.hidden_size], [self.hidden_size]]
 
     def call(self, inputs: Any, states: Any) -> tuple[jax.Array, Any]:
-        """Take one step; return the new hidden state as output, and the new hidden and cell states."""
+        """Take one step of the LSTM; return the output (the new hidden state), and the new hidden and cell states."""
         this = self._this.here()
         x = array_of_shape(this, inputs, "batch", "in")
         old = self._states(this, states, x.shape[0])
@@ -238,7 +238,7 @@ class LSTMCell(RNNCell):
         return _affine(x, weight[:size], bias), step
 
     def _parameters(self, this: Layer, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Create the weight and the bias for inputs `[..., in]`."""
+        """Create the weight and the bias of an LSTM cell with inputs `x`, `[..., in]`."""
         _check_dtype(this, self._dtype, x)
         size = 4 * self.hidden_size
         weight = this.weight(_setting(this, self._param_attr, "w_0"), [x.shape[-1] + self.hidden_size, size], x.dtype)
@@ -261,7 +261,9 @@ class LSTMCell(RNNCell):
 
 
 def _named_layer(name: Any, unit: str) -> Layer:
-    """Return the layer of a cell; its parameters are called `NAME/UNIT_N.w_0`, such as `GRUCell/BasicGRUUnit_0.w_0`.
+    """Create the layer of a recurrent cell, with a name that users know from PaddlePaddle Fluid.
+
+    The parameters of the layer are called `NAME/UNIT_N.w_0`, such as `GRUCell/BasicGRUUnit_0.w_0`.
 
     Raises:
       ArgumentTypeError: the name is not a string, or is empty.

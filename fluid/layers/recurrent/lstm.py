@@ -35,8 +35,8 @@ from fluid.layers.recurrent.cells import (
 from fluid.layers.tensor.concat import concat
 from fluid.param_attr import ParamSetting
 
-# The reason why the argument `dtype` has no effect. A `dtype` that differs from the dtype of the parameters causes a
-# warning.
+# The warning for the argument `dtype` of the LSTM layers, which has no effect. The warning is issued only if `dtype`
+# differs from the dtype of the parameters.
 _DTYPE_OF_INPUT = Warned(
     "the parameters have the dtype of the input",
     asks=lambda value, given: (
@@ -429,7 +429,7 @@ class _Direction(NamedTuple):
 
 
 def _unpack(flat: jax.Array, sizes: list[int], width: int, directions: int) -> list[_Direction]:
-    """Split the vector of all weights into the weights of each layer and direction.
+    """Split the vector of all weights of an LSTM into the weights of each layer and direction.
 
     Args:
       flat: `[count]`, all matrices and then all biases.
@@ -447,5 +447,6 @@ def _unpack(flat: jax.Array, sizes: list[int], width: int, directions: int) -> l
         return flat[start:place].reshape(rows, columns).T
 
     pairs = [(take(4 * width, size), take(4 * width, width)) for size in sizes for _ in range(directions)]
-    # Each direction has one bias for the input and one for the hidden state; only the sum of both matters.
+    # Each direction of the LSTM has two biases, one for the input and one for the hidden state. Only the sum of the two
+    # biases matters.
     return [_Direction(from_input, from_hidden, take(2, 4 * width).sum(1)) for from_input, from_hidden in pairs]

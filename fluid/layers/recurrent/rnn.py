@@ -60,7 +60,7 @@ class RNNCell:
         pass  # The decorator `@layer` raises an error if a cell is created outside a program function.
 
     def __call__(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Take one step: run the method `call`, and return its outputs and new states."""
+        """Run one step of the cell: call the method `call`, and return the outputs and the new states."""
         return self.call(inputs, states, **kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -273,7 +273,8 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
       function returns `x` and `cell` unchanged if the class of the cell itself defines no `hoist`, if there are
       `kwargs`, or if `x` is not one array `[time, batch, in]`.
     """
-    # Ignore a `hoist` inherited from a base class: the `call` of the subclass may compute more than that `hoist`.
+    # The method `hoist` must fit the method `call` of the same class. A subclass with another `call` may inherit a
+    # `hoist` that does not fit. So use only a `hoist` that the class itself defines.
     hoist = vars(type(cell)).get("hoist")
     if hoist is not None and not kwargs and isinstance(x, jax.Array) and x.ndim == 3:
         return hoist(cell, x)
@@ -297,7 +298,7 @@ class FunctionCell(Cell):
         return self.start
 
     def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """Run the function `body` for one step; layers such as dropout draw new random numbers in each step."""
+        """Run the user's function for one step of the recurrence; dropout draws new random numbers in each step."""
         number, x = inputs
         (outputs, new), _ = self.body({}, number, x, state)
         return outputs, new

@@ -53,12 +53,12 @@ class BlockCell(Cell):
     arguments: Sequence[Memory | int]
 
     def initial_state(self, batch_ref: Any) -> list[Any]:
-        """Return the values of all memories in the first step."""
+        """Return the values of all memories (recurrent states) in the first step of the recurrent layer."""
         memories = [a for a in self.arguments if isinstance(a, Memory)]
         return [jnp.broadcast_to(jnp.asarray(m.init, m.value.dtype), m.value.shape) for m in memories]
 
     def step(self, inputs: Any, state: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Run the traced block for one step; return its outputs and the new values of the memories."""
+        """Run the traced block of a recurrent net for one step; return outputs and new memories (recurrent states)."""
         number, slices = inputs
         memories = iter(state)
         arguments = [slices[a] if isinstance(a, int) else next(memories) for a in self.arguments]
@@ -80,9 +80,10 @@ class StepBlock(abc.ABC):
     def __init__(self, name: str | None = None):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
-        # `_stages` holds the trace of the block; it is None until the user opens the block.
+        # `_stages` holds the JAX trace of the user's `with` block, and is None until the user opens the block.
         self._stages: core.Stages | None = None
-        # `_child` records the values of the block while the block is traced; before and after, it is None.
+        # `_child` is the Frame that records the values of the block while JAX traces the block. Before and after the
+        # trace, `_child` is None.
         self._child: core.Frame | None = None
         self._arguments: list[Memory | int] = []
         # `_inputs` holds a pair for each step input: the traced value at one step, and the input with all steps.
@@ -91,7 +92,7 @@ class StepBlock(abc.ABC):
         self._results: list[Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Return the outputs of all steps, after the `with` block: one value, or a list of values."""
+        """Return the outputs of the recurrent net for all steps, after its `with` block: one value or a list."""
         if self._results is None:
             raise errors.ProgramError(
                 f"{self._this.name} has no results yet; call it after its block:\n"
@@ -100,7 +101,7 @@ class StepBlock(abc.ABC):
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def update_memory(self, ex_mem: jax.Array, new_mem: Value) -> None:
-        """Set the value of a memory in the next step.
+        """Set the value of a memory (a value that each step passes to the next step) for the next step.
 
         Args:
           ex_mem: the value that `memory` returned.
@@ -129,7 +130,7 @@ class StepBlock(abc.ABC):
 
     @contextlib.contextmanager
     def _block(self) -> Iterator[None]:
-        """Trace the user's `with` block while Python executes it, then run the traced block for every step."""
+        """Trace the user's `with` block, one step of a recurrent net, and then run the traced block for every step."""
         if self._stages is not None:
             raise errors.ProgramError(f"{self._this.name} has one block; make another {type(self).__name__}()")
         frame = self._frame
@@ -155,7 +156,7 @@ class StepBlock(abc.ABC):
         self._results = [self._this.output(v) for v in self._run(staged)]
 
     def _run(self, staged: core.Staged) -> list[Any]:
-        """Compute the outputs of the traced block for all steps."""
+        """Run the traced block of the recurrent layer for every step of its sequences; return all outputs."""
         for inside, value in zip(staged.inside, self._computed_before(), strict=True):
             if inside and isinstance(value, jax.core.Tracer):
                 raise self._computed_inside(value)
@@ -165,7 +166,7 @@ class StepBlock(abc.ABC):
         return [self._joined(v) for v in outputs]
 
     def _step_input(self, sequence: Any) -> Any:
-        """Add a sequence to the inputs of the block, and return its traced value at the current step."""
+        """Add a sequence to the inputs of the recurrence, and return its traced value at the current step."""
         if self._inputs:
             check_same_steps(self._this.name, self._inputs[0][1], sequence)
         steps = jax.eval_shape(self._steps, sequence)
@@ -181,14 +182,17 @@ class StepBlock(abc.ABC):
         return value
 
     def _memory(self, init: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Create a memory whose value in the first step is `init`; return the traced value of the memory in a step."""
+        """Create a memory of a recurrence (a value from the previous step), which is `init` in the first step.
+
+        The result is the traced value of the memory in a step.
+        """
         assert self._stages is not None
         value = self._stages.argument(jax.ShapeDtypeStruct(shape, dtype))
         self._arguments.append(Memory(value, init, core.user_site()))
         return value
 
     def _memory_from(self, init: Any) -> Any:
-        """Create a memory from the user's `init`, its value in the first step; return its traced value in a step."""
+        """Create a memory (a recurrent state) with the first value `init`; return its traced value in a step."""
         if isinstance(init, jax.Array):
             return self._memory(init, init.shape, init.dtype)
         if is_sequence(init):
@@ -201,11 +205,15 @@ class StepBlock(abc.ABC):
         return self._frame.compute(np.zeros((), jax.dtypes.canonicalize_dtype(dtype))).dtype
 
     def _computed_before(self) -> list[Any]:
-        """Return the values that must be computed before the block: first values of memories, and step inputs."""
+        """Return the values that must be computed before the loop over steps: initial memories, and step inputs."""
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """Return the error for a block that itself computes `value`: a step input, or the first value of a memory."""
+        """Return the error for a value that the user computes inside the block of a step, but must compute before it.
+
+        Args:
+          value: the sequence of a step input, or the first value of a memory.
+        """
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(
@@ -225,7 +233,11 @@ class StepBlock(abc.ABC):
             )
 
     def _check_whole(self, child: core.Frame) -> None:
-        """Check that a block has step inputs and outputs, updates all memories, and changes no state of a layer."""
+        """Check the block of a recurrent layer, which computes one step.
+
+        The block must read a sequence, update all memories, and declare an output. It must not change a state of a
+        layer, such as a moving mean.
+        """
         name = self._this.name
         if not self._inputs:
             raise errors.ProgramError(f"{name} steps over nothing; in its block, call x = rnn.step_input(sequence)")
@@ -241,11 +253,11 @@ class StepBlock(abc.ABC):
 
     @abc.abstractmethod
     def _steps(self, sequence: Any) -> Any:
-        """Return the data of a step input with time as the first dimension, `[time, batch, ...]`."""
+        """Return the data of a sequence that a recurrent layer reads, with time first: `[time, batch, ...]`."""
 
     @abc.abstractmethod
     def _lengths(self) -> Any:
-        """Return the number of valid steps in each row of the step inputs, `[batch]`; None if all steps are valid."""
+        """Return the lengths of the sequences that the block reads, `[batch]`; None if all steps are valid."""
 
     @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
@@ -292,7 +304,7 @@ class DynamicRNN(StepBlock):
     opening = "block"
 
     def block(self) -> contextlib.AbstractContextManager[None]:
-        """Open the block that describes one step: `with rnn.block():`."""
+        """Open the block that describes one step of the recurrence: `with rnn.block():`."""
         return self._block()
 
     @no_effect(
@@ -438,7 +450,7 @@ class StaticRNN(StepBlock):
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> jax.Array:
-        """Create a memory, and return its value from the previous step, as set by `update_memory`.
+        """Create a memory (a recurrent state); return its value from the previous step, as set by `update_memory`.
 
         Args:
           init: the value in the first step, `[batch, ...]`, computed before the block.

@@ -67,7 +67,9 @@ class Extensions(NamedTuple):
 
 
 def best_extensions(totals: jax.Array) -> Extensions:
-    """Return the `beam` most probable extensions among all hypotheses of each row of the batch.
+    """Find the best extensions of hypotheses in a beam search: the `beam` most probable ones for each row of the batch.
+
+    An extension is a hypothesis with one more id.
 
     Args:
       totals: `[batch, beam, ids]`: log-probabilities of each hypothesis extended by each id.
@@ -78,7 +80,15 @@ def best_extensions(totals: jax.Array) -> Extensions:
 
 
 def of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
-    """Select `[batch, beam, ...]` from `values [batch, n, ...]` by indices `parents [batch, beam]` along axis 1."""
+    """Select for each new hypothesis of a beam search the value of its parent, the old hypothesis that it extends.
+
+    Args:
+      values: the values of the old hypotheses, `[batch, n, ...]`.
+      parents: the index of each parent along axis 1 of `values`, `[batch, beam]`.
+
+    Returns:
+      `[batch, beam, ...]`.
+    """
     return jnp.take_along_axis(values, parents.reshape(*parents.shape, *[1] * (values.ndim - 2)), axis=1)
 
 
@@ -182,7 +192,7 @@ def beam_search(
 
 
 def _first_ids(this: Layer, state: Any, start_id: Any) -> Any:
-    """Convert `start_id` to one start id for each row, int32 `[batch]`."""
+    """In a beam search, convert `start_id`, the id before the first step, to one id for each row, int32 `[batch]`."""
     start = array_of(this, start_id)
     if not jnp.issubdtype(start.dtype, jnp.integer):
         raise errors.ArgumentTypeError(f"{this.name}: start_id is an integer, or one for each row, found {start_id!r}")
@@ -215,10 +225,10 @@ class _CheckedStep:
     end: int
 
     def __call__(self, ids: Any, state: Any) -> tuple[Any, Any, Any]:
-        """Run the user's step function, and check its results.
+        """Run the user's step function of a beam search, and check its results.
 
         Args:
-          ids: the last ids of the hypotheses, `[batch * beam]`.
+          ids: the last ids of the hypotheses (begun sequences), `[batch * beam]`.
           state: a pytree of `[batch * beam, ...]`.
 
         Returns:
@@ -263,7 +273,7 @@ class _CheckedStep:
 
 
 class _Carry(NamedTuple):
-    """The carry of the search loop.
+    """The carry of the loop of a beam search: the values that each step gives to the next step.
 
     Attributes:
       time: int32 `[]`: the number of finished steps.
@@ -271,7 +281,7 @@ class _Carry(NamedTuple):
       ids: int32 `[batch, beam, max_length]`: all ids of the unfinished hypotheses.
       totals: float32 `[batch, beam]`: the log-probabilities of the unfinished hypotheses; minus infinity for none.
       finished: the best finished hypotheses.
-      state: the state from the user's step, a pytree of `[batch * beam, ...]`.
+      state: the state that the user's step function has returned, a pytree of `[batch * beam, ...]`.
       program_states: the states of the program that the user's step changes, by name.
     """
 
@@ -305,7 +315,7 @@ class _Search:
     penalty: float
 
     def run(self, first_ids: Any, state: Any) -> BeamSearch:
-        """Run the search from the start ids `[batch * beam]` and the initial state, and return the best hypotheses."""
+        """Run a beam search from the ids `[batch * beam]` and the initial state; return the best hypotheses."""
         carry = jax.lax.while_loop(self._undecided, self._extend, self._start(first_ids, state))
         self.body.keep(carry.program_states)
         at_limit = carry.time == self.longest
@@ -316,7 +326,10 @@ class _Search:
         return BeamSearch(ids, found.scores, lengths)
 
     def _start(self, first_ids: Any, state: Any) -> _Carry:
-        """Return the carry before the first step: hypotheses without ids, and no finished hypothesis."""
+        """Return the loop carry (values passed from step to step) of a beam search before the first step.
+
+        All hypotheses are without ids, and no hypothesis is finished.
+        """
         # Before the first step, all hypotheses of a row are equal. So only the first one gets a finite log-probability;
         # the others get -inf.
         only_first = jnp.where(jnp.arange(self.beam) == 0, 0.0, -jnp.inf).astype(jnp.float32)
@@ -333,7 +346,7 @@ class _Search:
         )
 
     def _undecided(self, carry: _Carry) -> jax.Array:
-        """Return whether any unfinished hypothesis can still enter the best hypotheses of its row."""
+        """Return whether any unfinished hypothesis can still become one of the best hypotheses of its batch row."""
         # The score that an unfinished hypothesis can still reach has an upper bound: its log-probability never
         # increases in later steps, and the length penalty is largest at the shortest or the longest possible length.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
@@ -341,7 +354,10 @@ class _Search:
         return (carry.time < self.longest) & ~jnp.all(decided)
 
     def _extend(self, carry: _Carry) -> _Carry:
-        """Extend each unfinished hypothesis by all ids, and keep the `beam` best extensions of each row."""
+        """Run one step of a beam search: extend each unfinished sequence by every id, and keep the best extensions.
+
+        For each row of the batch, `beam` extensions are kept.
+        """
         result, program_states = self.body(carry.program_states, carry.time, carry.last_ids, carry.state)
         scores, state, unchanged = result
         totals = carry.totals[:, :, None] + scores.reshape(self.batch, self.beam, -1)
@@ -365,7 +381,10 @@ class _Search:
         )
 
     def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
-        """Return the `beam` best hypotheses of `first` and `second` for each row; of equal scores, prefer `first`."""
+        """In a beam search, return the `beam` best hypotheses of `first` and `second` for each row.
+
+        If two scores are equal, the hypothesis of `first` is preferred.
+        """
         ids, scores, lengths = (jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
         best, places = jax.lax.top_k(scores, self.beam)
         return BeamSearch(of_parents(ids, places), best, of_parents(lengths, places))
@@ -403,7 +422,7 @@ class Beams:
     def start(cls, sources: int, beam: int, steps: int) -> Beams:
         """Return the history of a beam search before step 0.
 
-        Only the first row of each source has a prefix, and each row continues itself.
+        Only the first row of each source has a prefix (a begun sequence). Each row counts as its own continuation.
 
         Args:
           sources: the number of sources (items of the batch).
@@ -416,7 +435,11 @@ class Beams:
         return cls(rows, first, jnp.broadcast_to(rows, shape), jnp.broadcast_to(first, shape))
 
     def noted(self, step: jax.Array) -> Beams:
-        """Return a copy with the current `parent` and `alive` stored at the index `step` of `parents` and `lives`."""
+        """Return a copy in which the current step of the beam search is stored in the history.
+
+        `parent` and `alive` describe the current step. The history is stored in `parents` and `lives`, and its
+        index is `step`.
+        """
         parents = self.parents.at[step].set(self.parent, mode="drop")
         return Beams(self.parent, self.alive, parents, self.lives.at[step].set(self.alive, mode="drop"))
 
@@ -469,7 +492,8 @@ def select(
     there = best > -jnp.inf
     goes_on = there & ~((chosen == end_id) & over[parent])
     there = there & jnp.any(goes_on, axis=1, keepdims=True)
-    # Sort the selected prefixes by parent, so that prefixes with the same parent are adjacent, as in Fluid.
+    # In the beam search, sort the selected prefixes (begun sequences) by the parent, the prefix that each one
+    # continues. Prefixes with the same parent are then adjacent, as in Fluid.
     order = jnp.argsort(jnp.where(there, parent, rows), axis=1, stable=True)
     sorted_rows = [jnp.take_along_axis(v, order, axis=1).reshape(-1) for v in (chosen, best, parent, there)]
     return Selected(sorted_rows[0][:, None], sorted_rows[1][:, None], sorted_rows[2].astype(jnp.int32), sorted_rows[3])
@@ -500,7 +524,7 @@ def trace(
 
     Args:
       ids: int32 `[time, rows, 1]`: the ids that each step selected, after the start ids.
-      scores: float32 `[time, rows, 1]`: the scores of the prefixes after each step.
+      scores: float32 `[time, rows, 1]`: the scores of the prefixes (begun sequences) after each step.
       steps: int32 `[]`: the number of finished steps.
       beams: the Beams of the search after the last step.
       beam: the number of prefixes of each source.
@@ -514,8 +538,8 @@ def trace(
 
     def back(turn: jax.Array, held: _Trace) -> _Trace:
         step = time - 1 - turn
-        # The loop runs from the last step to the first. If all prefixes of a source finished early, start at the last
-        # step in which the source had prefixes.
+        # The loop runs from the last step to the first. In a source (an item of the batch), all prefixes (begun
+        # sequences) may have finished early. Then start at the last step in which the source had prefixes.
         begins = ~jnp.any(held.found, axis=1, keepdims=True)
         row = jnp.where(begins, jnp.arange(rows).reshape(shape), held.row)
         there = jnp.where(begins, beams.lives[step].reshape(shape), held.found) & (step < steps)
@@ -550,8 +574,8 @@ def trace(
 class SameLayers:
     """A wrapper of a function that calls layers, so that the function can run both before a loop and inside the loop.
 
-    The layers have equal names in both calls, so that both calls share their parameters. With different names, the
-    first id would use another embedding table than all later ids.
+    The layers have equal names in both calls, so that both calls share their parameters. For example, a decoder looks
+    up its first id and all later ids in one embedding table.
 
     Args:
       function: the user's function.
@@ -562,13 +586,13 @@ class SameLayers:
         self._counters: dict[str, int] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function; a call inside a loop reuses the layer names of the call before the loop."""
+        """Call the wrapped function; a call in the decoding loop reuses the layer names of the call before the loop."""
         frame = core.current_frame("layers.dynamic_decode")
         if self._counters is None or not frame.inside_loop:
             self._counters = dict(frame.naming.counters)
             return self._function(*args)
-        # A frame records the values of one trace by name, and no name twice. The reused layer names already exist in
-        # the current frame, so run the function in a new frame.
+        # A frame (the state of one trace) accepts each layer name only once. The call before the loop has already used
+        # the layer names in the current frame. So run the function in a new frame.
         child = core.inner_frame(frame)
         child.naming.counters = dict(self._counters)
         with core.running(child):

@@ -63,9 +63,10 @@ def chunk_eval(
 ) -> tuple[jax.Array, ...]:
     """Compute precision, recall and F1 of chunks in sequences of tags, such as the names in a sentence.
 
-    A tag is `type * kinds + kind`; the tag `num_chunk_types * kinds` is outside all chunks. The kinds of "IOB" are
-    begin and inside. The kinds of "IOE" are inside and end. The kinds of "IOBES" are begin, inside, end and single.
-    "plain" has one kind. A chunk is right if its first step, its last step and its type are right.
+    A tag is the integer `type * kinds + kind`. The kind is the place of the step in its chunk, and `kinds` is the
+    number of kinds. The tag `num_chunk_types * kinds` is outside all chunks. The kinds of "IOB" are begin and inside.
+    The kinds of "IOE" are inside and end. The kinds of "IOBES" are begin, inside, end and single. "plain" has one kind.
+    A chunk is right if its first step, its last step and its type are right.
 
     Args:
       input: the predicted tags, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]`
@@ -149,7 +150,8 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
     kind = ids % kinds
     type_ = jnp.where(outside, types, ids // kinds)
     first = (type_ != shifted(type_, -1, types)) | _among(kind, begin) | shifted(_among(kind, end), -1)
-    # A chunk ends at a step if the next step is outside all chunks, has another type, or begins another chunk.
+    # A chunk is a span of steps with tags of one type. It ends at a step if the next step is outside all chunks, has
+    # another type, or begins another chunk.
     last = shifted(first, 1, True)
     steps = jnp.arange(ids.shape[1])
     ends = jax.lax.cummin(jnp.where(last, steps, ids.shape[1]), axis=1, reverse=True)
@@ -158,7 +160,7 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
 
 
 def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
-    """Return a bool array `[batch, time]`: whether each integer in `values` is one of `some`."""
+    """Return a bool array `[batch, time]`, True for each integer of `values` that occurs in the tuple `some`."""
     return jnp.isin(values, jnp.asarray(some, values.dtype))
 
 
@@ -247,8 +249,9 @@ def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Ar
         substituted = row[:, :-1] + (token[:, None] != truth.data)
         deleted = row + 1
         from_above = jnp.concatenate([deleted[:, :1], jnp.minimum(substituted, deleted[:, 1:])], axis=1)
-        # An insertion moves one cell to the right in the table and costs 1. So each cell becomes the minimum over
-        # itself and all cells to its left, each plus the number of columns between the two cells.
+        # Each column of the table of edit distances belongs to a step of the right sequence. An insertion moves one
+        # cell to the right in the table, and adds 1 to the distance. So each cell becomes the minimum over itself and
+        # all cells to its left, each plus the number of columns between the two cells.
         best = jax.lax.cummin(from_above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 

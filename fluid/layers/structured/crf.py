@@ -190,11 +190,11 @@ def _path_score(batch: core.SequenceBatch, tags: jax.Array, transitions: jax.Arr
 
 
 def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
-    """Return the logarithm of the sum of `exp(score)` over all sequences of tags, by the forward algorithm.
+    """Compute, for a CRF, the logarithm of the sum of `exp(score)` over all sequences of tags (forward algorithm).
 
     Args:
       batch: the score of each tag at each step, `[batch, time, tags]`.
-      transitions: `[tags + 2, tags]`.
+      transitions: the scores of pairs of successive tags, with the scores of start and end, `[tags + 2, tags]`.
 
     Returns:
       `[batch]`.

@@ -74,7 +74,7 @@ class DecodeHelper:
         raise self._undefined("def initialize(self): ... return inputs, finished")
 
     def sample(self, time: Any, outputs: Any, states: Any) -> Any:
-        """Select the ids of a step.
+        """Select an id, such as the index of a word, for each row at one decoding step.
 
         Args:
           time: the index of the step, int32 `[]`.
@@ -104,7 +104,10 @@ class DecodeHelper:
         )
 
     def known_steps(self) -> KnownSteps:
-        """Return the number and the inputs of all decoding steps, if known before the loop; by default unknown."""
+        """Return the number of decoding steps and their inputs, if they are known before the decoding loop starts.
+
+        By default, nothing is known. With teacher forcing, for example, the target sequences determine both.
+        """
         return KnownSteps()
 
     def _undefined(self, example: str) -> errors.FluidError:
@@ -151,7 +154,7 @@ class TrainingHelper(DecodeHelper):
         self._lengths = jnp.full([batch], time, jnp.int32) if lengths is None else lengths
 
     def initialize(self) -> tuple[Any, jax.Array]:
-        """Return the inputs of the first step, and finished flags `[batch]`, which are true for empty rows."""
+        """Return the inputs of the first decoding step, and flags of finished rows, `[batch]`: true for empty rows."""
         return jax.tree.map(lambda v: v[0], self._steps), self._lengths == 0
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
@@ -216,7 +219,7 @@ class GreedyEmbeddingHelper(DecodeHelper):
         self.end_token = core.whole_number(name, "end_token", end_token, least=0)
 
     def initialize(self) -> tuple[Any, jax.Array]:
-        """Return the embedding of the start ids, and finished flags that are all false."""
+        """Return the first inputs of the decoding, the embedding of the start ids; and finished flags, all false."""
         return self.embedding_fn(self.start_tokens), jnp.zeros(self.start_tokens.shape, bool)
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
@@ -304,7 +307,7 @@ def _argmax(helper: DecodeHelper, outputs: Any) -> jax.Array:
 
 
 def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
-    """Check that the outputs of a cell are one array `[batch, ..., ids]`, and return the outputs.
+    """Check that the outputs of a recurrent cell are one array of scores, `[batch, ..., ids]`, and return the array.
 
     Raises:
       ShapeError: the outputs are not one array, or have fewer than two dimensions.
@@ -416,11 +419,14 @@ class Decoder:
         return False
 
     def known_steps(self) -> KnownSteps:
-        """Return the number and the inputs of all decoding steps, if known before the loop; by default unknown."""
+        """Return the number of decoding steps and their inputs, if they are known before the decoding loop starts.
+
+        By default, nothing is known. With teacher forcing, for example, the target sequences determine both.
+        """
         return KnownSteps()
 
     def after_end(self, outputs: Any) -> Any:
-        """Return the outputs for each step that is skipped because all rows are finished; zeros by default.
+        """Return the outputs of a decoding step that does not run, because all rows are finished; zeros by default.
 
         Args:
           outputs: zeros in the structure, shapes and dtypes of the outputs of a step.
@@ -493,14 +499,17 @@ class BasicDecoder(Decoder):
         self.output_fn = output_fn
 
     def initialize(self, initial_cell_states: Any) -> tuple[Any, Any, Any]:
-        """Return the first inputs from the helper, the states of the cell, and the finished flags."""
+        """Return the inputs of the first decoding step, the states of the cell, and a finished flag for each row.
+
+        The helper, which selects the ids and the inputs of each step, supplies the inputs and the flags.
+        """
         inputs, finished = self.helper.initialize()
         if initial_cell_states is None and isinstance(self.cell, RNNCell):
             initial_cell_states = self.cell.get_initial_states(inputs)
         return inputs, initial_cell_states, finished
 
     def step(self, time: Any, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the cell, then let the helper select ids and the next inputs from the outputs of the cell."""
+        """Run the recurrent cell; then let the helper select ids and the inputs of the next step from the outputs."""
         outputs, states = call_cell("BasicDecoder", self.cell, inputs, states, kwargs)
         if self.output_fn is not None:
             outputs = self.output_fn(outputs)

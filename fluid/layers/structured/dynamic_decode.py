@@ -154,10 +154,10 @@ class _CheckedStep:
 
 @dataclass(frozen=True, eq=False)
 class _Decoding:
-    """The loop over decoding steps.
+    """The loop of `dynamic_decode`, which repeats one step of a decoder.
 
     Attributes:
-      body: the traced `_CheckedStep`.
+      body: the function of one iteration, traced from a `_CheckedStep` (a step of the decoder with checks).
       decoder: the user's decoder.
       impute: whether a finished row keeps its states while other rows continue.
     """
@@ -167,9 +167,9 @@ class _Decoding:
     impute: bool
 
     def run(self, carry: _Carry, steps: int) -> tuple[_Carry, Any]:
-        """Run at most `steps` decoding steps, each with the inputs that the step before returned.
+        """Run at most `steps` steps of the decoder; each step returns the inputs of the next step.
 
-        Return the loop carry after the last step, and the outputs of all steps.
+        Return the carry of the loop after the last step, and the outputs of all steps.
         """
         _, outputs = jax.eval_shape(self._advance, carry, jnp.int32(0))
 
@@ -182,7 +182,7 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run `steps` decoding steps with inputs that are known before the loop, `[time, batch, ...]`.
+        """Run a decoder for `steps` steps with known inputs `[time, batch, ...]`, such as the right words in training.
 
         Return the loop carry after the last step, and the outputs of all steps.
         """
@@ -190,8 +190,8 @@ class _Decoding:
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
             new, outputs = self._advance(carry._replace(inputs=x), number)
-            # Run the step even if all rows are finished, and drop its results. With known inputs, only a few
-            # steps are dropped, but a branch that skips them would slow down every step.
+            # Run the decoder step even if all rows are finished, and drop the results of this step. With known inputs,
+            # only a few steps are dropped, but a branch that skips them would slow down every step.
             results = new._replace(inputs=None), outputs
             instead = carry, self._after_end(outputs)
             return jax.tree.map(lambda a, b: jnp.where(jnp.all(carry.finished), a, b), instead, results)
@@ -212,7 +212,7 @@ class _Decoding:
         return _Carry(inputs, states, finished | carry.finished, lengths, program_states), outputs
 
     def _after_end(self, outputs: Any) -> Any:
-        """Return the outputs of a skipped step, in the shapes and dtypes of `outputs`."""
+        """Return outputs, shaped like `outputs`, for a decoding step that is skipped because all rows are finished."""
         return self.decoder.after_end(jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), outputs))
 
 
@@ -453,7 +453,10 @@ class BeamSearchDecoder(Decoder):
         return True
 
     def after_end(self, outputs: BeamOutput) -> BeamOutput:
-        """Return the outputs for a skipped step, which appends `end_token` to each hypothesis and keeps their order."""
+        """Return the outputs of a beam search for a step that is skipped, because all hypotheses have ended.
+
+        The outputs append `end_token` to each hypothesis, and keep the order of the hypotheses.
+        """
         ids = outputs.predicted_ids
         return outputs._replace(
             predicted_ids=jnp.full_like(ids, self.end_token),
@@ -465,7 +468,9 @@ class BeamSearchDecoder(Decoder):
         return ids if self.embedding_fn is None else self.embedding_fn(ids)
 
     def _scores(self, outputs: Any, states: BeamState) -> jax.Array:
-        """Return the log-probabilities of all ids for each hypothesis, float32 `[batch, beam, ids]`.
+        """Return the log-probability of each id as the next id of each hypothesis of a beam search.
+
+        The result is float32 `[batch, beam, ids]`.
 
         Args:
           outputs: the outputs of the cell, `[batch * beam, ...]`.
@@ -509,7 +514,10 @@ class BeamSearchDecoder(Decoder):
         return BeamOutput(totals, ids, parents), new
 
     def _split(self, tree: Any) -> Any:
-        """Reshape arrays `[batch * beam, ...]` to `[batch, beam, ...]`; scalars stay unchanged."""
+        """Give the hypotheses of a beam search their own dimension; scalars stay unchanged.
+
+        Arrays `[batch * beam, ...]` become `[batch, beam, ...]`.
+        """
         arrays = jax.tree.map(jnp.asarray, tree)
         return jax.tree.map(lambda v: v.reshape(-1, self.beam_size, *v.shape[1:]) if v.ndim else v, arrays)
 

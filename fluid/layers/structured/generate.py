@@ -102,15 +102,15 @@ def _prompts(this: Layer, prompt: Any) -> core.SequenceBatch:
             f'layers.data("prompt", shape=[1], dtype="int64", lod_level=1)'
         )
     if isinstance(prompt, core.SequenceBatch):
-        # Return a prompt `[batch, time, 1]` as the same object, not as a copy. Only this object is marked as fed: then
-        # an embedding in `step` lets the input pipeline check the range of the ids.
+        # Return a prompt `[batch, time, 1]` as the same object, not as a copy. Layers recognise a feed by its object.
+        # So an embedding of the prompt can record the valid range of ids, which the input pipeline then checks.
         return prompt if ids.ndim == 3 else prompt.with_data(ids[..., None])
     return core.SequenceBatch(ids.reshape(*ids.shape[:2], 1), jnp.full(ids.shape[:1], ids.shape[1], jnp.int32))
 
 
 @dataclass(frozen=True, eq=False)
 class _Sampler:
-    """A selector of the next id of each row, by largest score or by sampling.
+    """A selector of the next token id of each generated sequence, by largest score or by sampling.
 
     Attributes:
       key: a random key; None if every row gets the id with the largest score.
@@ -156,7 +156,7 @@ class _Sampler:
 
 
 def _sampler(this: Layer, rows: int, temperature: Any, top_k: Any, top_p: Any, seed: int) -> _Sampler:
-    """Check the sampling arguments of `generate`, and return the `_Sampler` for them."""
+    """Check the arguments of `layers.generate` that select ids, and return a `_Sampler`, which selects the ids."""
     if isinstance(temperature, int | float) and temperature == 0:
         if top_k is not None or top_p is not None:
             name, value = ("top_k", top_k) if top_k is not None else ("top_p", top_p)
@@ -274,14 +274,22 @@ class _Writing:
         return core.SequenceBatch(carry.ids[..., None], carry.lengths)
 
     def _continued(self, carry: _Carry) -> _Carry:
-        """Run one loop iteration: call the user's step with the last ids, and append the next ids."""
+        """Run one iteration of text generation: call the user's step function with the last ids, and append new ids."""
         now = core.SequenceBatch(carry.last[:, None, None], (~carry.ended).astype(jnp.int32))
         result, program_states = self.body(carry.program_states, carry.written, now, carry.state)
         scores, state = result
         return self._written(carry._replace(state=state, program_states=program_states), scores)
 
     def _written(self, carry: _Carry, scores: jax.Array) -> _Carry:
-        """Select the next id of each row that has not ended, and return the carry with these ids appended."""
+        """Select the next id of each generated sequence that has not ended, and append these ids.
+
+        Args:
+          carry: the state of the generation loop before this step.
+          scores: the scores of all ids, `[batch, ids]`.
+
+        Returns:
+          The state of the loop after this step.
+        """
         lost = jnp.isnan(scores).any(axis=-1)
         chosen = self.sampler(scores, self.before + carry.written).astype(carry.ids.dtype)
         new = jnp.where(carry.ended, 0, jnp.where(lost, -1, chosen))

@@ -281,13 +281,17 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# The functions of these layers have no value or no derivative at `x = y = 0`. So the layers read the padding of a
-# SequenceBatch as 1, not as 0.
+# `_PARTIAL`: the layers of functions, such as `x / y`, that have no value or no derivative at `x = y = 0`. So these
+# layers read the padding of a SequenceBatch as 1, not as 0.
 _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    """Create the elementwise layer `kind` from a function; with `integer`, its docstring has an example of integers."""
+    """Create an elementwise layer, such as `elementwise_add`, from a function of two arrays.
+
+    `kind` is the name of the layer, and `title` is a part of its docstring. With `integer`, the docstring has an
+    example with integers.
+    """
 
     def elementwise(x: Value, y: Value | float, axis: int = -1, act: Activation = None, name: str | None = None) -> Any:
         this = Layer(kind, name)

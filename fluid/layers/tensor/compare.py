@@ -99,7 +99,7 @@ def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Call
 
 
 def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
-    """Return `function` as the layer `kind`, with a name, a docstring and a check of the argument `target`.
+    """Make the public layer called `kind` from a function: set its name and docstring, and check an argument.
 
     `target` is the name of the argument in which Fluid stores the result. Passing this argument is an error here.
     """

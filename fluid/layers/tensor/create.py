@@ -406,7 +406,8 @@ def identity(x: Value, name: str | None = None) -> Any:
     this = Layer("identity", name)
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
-    # If no fed value replaces `x`, copy the recorded facts about `x` to the result, such as the logits of a softmax.
+    # Layers record facts about their results, such as the logits of a softmax. Copy these records from `x` to the
+    # result, unless the user feeds another value for the result.
     if result is value:
         this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result

@@ -155,8 +155,8 @@ def gather_nd(input: Value, index: Value, name: str | None = None) -> jax.Array:
             f"with k at most {array.ndim}"
         )
     sizes = array.shape[: ids.shape[-1]]
-    # Check the range of fed indices only if no size is the batch size: in an exported program the batch size is a
-    # symbol, so `max` would fail.
+    # Check the range of fed indices only if the batch size is none of the sizes. In an exported program the
+    # batch size is a symbol, for which `max` fails.
     if sizes and this.frame.discovering and this.frame.placeholder_batch not in sizes:
         core.limit_feed(index, -max(sizes), max(sizes))
     return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])

@@ -252,7 +252,7 @@ def _gaussian(this: Layer, shape: Sequence[int], dtype: Any, mean: float, std: f
 
 
 def _like(this: Layer, input: Any, shape: Any, taken: int, place: int) -> list[int]:
-    """Return `shape` with the size at index `place` replaced by the size of dimension `taken` of `input`."""
+    """Return a copy of `shape`, in which the size at index `place` is the size of dimension `taken` of `input`."""
     sizes = shape_of(this.name, shape)
     sizes[place] = dense(input).shape[taken]
     return known_shape(this, sizes)

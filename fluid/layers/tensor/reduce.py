@@ -363,7 +363,7 @@ def _doubt_features(this: Layer, value: Value, dim: Dims) -> None:
 
 
 def _axes(value: Value, dim: Dims) -> tuple[int, ...] | None:
-    """Convert the user's `dim` to dimensions of the underlying array; return None for all dimensions."""
+    """Convert the user's `dim` for a reduction, such as a sum, to dimensions of the array; return None for all."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None
     dims = dim if isinstance(dim, list | tuple) else [dim]

@@ -215,7 +215,7 @@ class Piece:
 
 
 class Span(NamedTuple):
-    """A range of consecutive rows of a piece.
+    """A range of consecutive rows of a piece, a part of a file that is read separately, such as a row group.
 
     Attributes:
       piece: the piece.
@@ -290,7 +290,7 @@ class Format(abc.ABC):
 
         Args:
           raw: the row from `read`.
-          piece: the piece of the row.
+          piece: the piece (a part of the file, such as a row group) that contains the row.
           number: the number of the row in the file.
           fields: the requested fields; a row may hold more.
 

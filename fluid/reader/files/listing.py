@@ -122,16 +122,17 @@ def stamps(files: Sequence[File]) -> dict[str, str]:
     """
     folder = posixpath.commonpath([posixpath.dirname("/" + file.path) for file in files])
     found = {posixpath.relpath("/" + file.path, folder): file.stamp for file in files}
-    # Files in two object stores may have equal paths. Their stamps are then returned by address, because the addresses
-    # differ.
+    # Files in two object stores may have equal paths. Then return the stamps of the files by address, because addresses
+    # differ. A stamp is a text that changes if the file changes.
     return found if len(found) == len(files) else {file.name: file.stamp for file in files}
 
 
 def _matching(path: str, options: dict[str, Any]) -> list[File]:
     system, inner = _system(path, options)
-    system.invalidate_cache()  # a cached listing of the files may be outdated
+    system.invalidate_cache()  # list the files again, because a cached list may be outdated
     try:
-        if system.isfile(inner):  # a name is not treated as a pattern if this file exists: it may contain brackets
+        # If a file with this name exists, its name is no pattern, although a name may contain brackets.
+        if system.isfile(inner):
             infos = {inner: system.info(inner)}
         elif glob.has_magic(inner):
             infos = {name: info for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"}

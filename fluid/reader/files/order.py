@@ -53,7 +53,7 @@ class Pieces:
         self._found: list[Piece] | None = None
 
     def all(self) -> list[Piece]:
-        """Return the pieces of all files, in the order of the files."""
+        """Return the pieces (parts that are read separately) of all files, in the order of the files."""
         with self._lock:
             if self._found is None:
                 files = Ahead(
@@ -72,7 +72,7 @@ class Pieces:
         return lambda: self._parts(span, Raw if raw else self._decoded)
 
     def decoded(self, raw: Raw) -> dict[str, Any]:
-        """Decode a Raw row, and return its requested fields by name.
+        """Decode a Raw row (a row as it is in the file), and return its requested fields by name.
 
         Raises:
           ReaderError: the row cannot be decoded, or a field does not fit.
@@ -99,8 +99,8 @@ class Pieces:
     def _parts(self, span: Span, made: Callable[[Piece, int, Any], Any]) -> Rows:
         """Yield the rows of a span (a range of rows in a file) in lists of at most 32 rows.
 
-        All rows before an unreadable row are yielded before the error is raised. `made` creates a row from the piece,
-        the index of the row in the file, and the raw row.
+        All rows before an unreadable row are yielded before the error is raised. `made` creates a row from the piece
+        (part of a file), the index of the row in the file, and the raw row.
         """
         piece, low, high = span
         number = piece.first + low
@@ -160,15 +160,17 @@ def _check_alike(pieces: list[Piece]) -> None:
 
 
 T = TypeVar("T")
-# `_STAGE` is a part of the random seed for the order of pieces, so that its random numbers differ from the numbers that
-# `shuffle` and `map` draw with an equal `seed=`.
+# `_STAGE` is a part of the random seed for the order of pieces (parts of files). So the random numbers for this order
+# differ from the numbers that `shuffle` and `map` draw with an equal `seed=`.
 _STAGE = (0, 0, 1)
-# At most `_AHEAD` lists of rows of each piece are read before the consumer takes them.
+# For each piece (a part of a file), at most `_AHEAD` lists of rows are read before the consumer takes them.
 _AHEAD = 2
 
 
 def permuted(pieces: Sequence[T], seed: int, epoch: int) -> list[T]:
-    """Return the pieces of files in the random order of one pass, which depends only on the seed and the pass number.
+    """Shuffle pieces (parts of files) for one pass over the data; the order depends only on the seed and the pass.
+
+    The argument `epoch` is the number of the pass.
 
     Example:
       >>> sorted(permuted("abc", seed=0, epoch=1))
@@ -254,8 +256,8 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
     def is_needed(row: int) -> bool:
         return row % size in (of_full if row < short else of_short)
 
-    # Testing the first `2 * size` rows of a span is enough: they contain a whole minibatch, and so every index in a
-    # minibatch.
+    # For each part of the files, test only the first `2 * size` rows, where `size` is the batch size. These rows
+    # contain a whole minibatch, so later rows of the part have no other index in a minibatch.
     firsts = zip([0, *ends], ends, strict=False)
     return [any(map(is_needed, range(low, min(high, low + 2 * size)))) for low, high in firsts]
 

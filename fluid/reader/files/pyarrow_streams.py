@@ -58,7 +58,9 @@ def _note(view: Any, owner: Any) -> None:
         before = _held[:]
         _held[:] = [(held, of) for held, of in before if held() is not None]
         _held.append((weakref.ref(view), owner))
-    del before  # destroy the files that pyarrow no longer uses only after `_lock` is released
+    # `before` may have the last references to streams that pyarrow no longer uses. Destroy these streams here, when
+    # `_lock` is no longer held.
+    del before
 
 
 @atexit.register

@@ -134,7 +134,11 @@ def column_names(paths: Path | Sequence[Path], format: str | None = None) -> lis
 
 
 def _sizes(parts: int | None, batch_size: int | None, pieces: Pieces) -> tuple[int, int]:
-    """Check that `parts` and `batch_size` fit each other and the format of the files; return both numbers."""
+    """Check the arguments `parts` and `batch_size` of `reader.files`, and return both numbers.
+
+    Each of the `parts` parts of the files gives an equal number of rows to a minibatch. So `parts` must divide
+    `batch_size`, and the format of the files must store the number of rows.
+    """
     if parts is None or batch_size is None:
         raise errors.ArgumentError(
             f"reader.files(parts={parts!r}, batch_size={batch_size!r}): expected both numbers or none, as in parts=8, "

@@ -1,4 +1,4 @@
-"""Streams: yield the rows of files in the order of a pass, or in equal parts that processes read separately."""
+"""Streams: yield rows of files in the order of a pass over the data, or in parts that processes read separately."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ class Shuffling(NamedTuple):
     buf_size: int
 
     def of_part(self, index: int, parts: int) -> "Shuffling":
-        """Return the settings for part number `index` of the files: its own seed, and its share of the buffer."""
+        """Return the shuffling settings for one of `parts` parts of the files: a new seed and a share of the buffer."""
         seed = np.random.SeedSequence([self.seed, index]).generate_state(1)[0]
         return Shuffling(int(seed), max(1, self.buf_size // parts))
 
@@ -49,13 +49,17 @@ class Stream:
         self._parallel = parallel
 
     def iterate(self, epoch: int, start: int) -> Rows:
-        """Yield the rows of a pass from row number `start` on; the threads that read the rows also decode them."""
+        """Yield rows for the pass `epoch` over the data, from row number `start` on.
+
+        The threads that read the rows also decode them.
+        """
         return self._mixed(self._rows(), self._shuffling)(epoch, start)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Return a function like `iterate` that decodes only the rows that this process needs; see `Reader.in_blocks`.
+        """Return a function that yields rows like `iterate`, but decodes only the rows that this process needs.
 
-        Without shuffling, only the pieces that contain these rows are opened.
+        In a training in several processes, each process needs some rows of a minibatch; see `Reader.in_blocks`. Without
+        shuffling, only the pieces (parts of files) that contain these rows are opened.
         """
         read = self._mixed(self._rows(None, size, wanted, raw=True), self._shuffling)
 
@@ -69,9 +73,10 @@ class Stream:
     def _rows(
         self, spans: Sequence[Span] | None = None, size: int = 1, wanted: Wanted = range, raw: bool = False
     ) -> Iterate:
-        """Return a function like `iterate` for the rows of `spans`; by default, for the rows of all files.
+        """Return a function that yields the rows of `spans` (ranges of rows in files); by default, of all files.
 
-        If this process needs no row of a span, the function yields the placeholder ELSEWHERE for each row of the span.
+        The arguments of the function are the number of the pass over the data, and the number of rows to skip. If this
+        process needs no row of a span, the function yields the placeholder ELSEWHERE for each row of the span.
 
         Args:
           spans: ranges of rows in files, in order; None for all pieces of the files in the order of the pass.
@@ -82,7 +87,8 @@ class Stream:
 
         def iterate(epoch: int, start: int) -> Rows:
             left, dropped = order.behind(order.whole(self._ordered(epoch)) if spans is None else spans, start)
-            # With shuffling, every row must be read, because the buffer determines which rows this process needs.
+            # With shuffling, the shuffle buffer decides in which minibatch a row is, and so which rows this process
+            # needs. Therefore this process must read every row.
             needed = order.needed(left, size, wanted) if self._shuffling is None else [True] * len(left)
             openers = [
                 self._pieces.opener(span, raw) if is_needed else _elsewhere(span)
@@ -98,13 +104,17 @@ class Stream:
         return pieces if self._shuffling is None else order.permuted(pieces, self._shuffling.seed, epoch)
 
     def _mixed(self, rows: Iterate, shuffling: Shuffling | None) -> Iterate:
-        if shuffling is None or shuffling.buf_size == 1:  # with a buffer of one row, only the order of pieces is random
+        # A buffer of one row does not reorder rows: only the order of the pieces (parts of files) is random.
+        if shuffling is None or shuffling.buf_size == 1:
             return rows
         return shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
 
 
 def _elsewhere(span: Span) -> Callable[[], Rows]:
-    """Return a function that yields one list: the placeholder ELSEWHERE for each row in `span`, a range of rows."""
+    """Return a function that yields placeholders for the rows in `span`, a range that this process does not need.
+
+    The function yields one list, which holds the placeholder ELSEWHERE for each row.
+    """
 
     def rows() -> Rows:
         yield [ELSEWHERE] * ((span.high or 0) - span.low)
@@ -115,9 +125,10 @@ def _elsewhere(span: Span) -> Callable[[], Rows]:
 class Parts(Stream):
     """A Stream in which each minibatch takes equal numbers of rows from each of several parts of the files.
 
-    The rows of a pass, in the order of its pieces, are divided evenly into parts, and each part is shuffled separately.
-    A minibatch consists of the next rows of the first part, then of the second part, and so on. When a part has too few
-    rows, the remaining rows of all parts form the last, shorter minibatch.
+    One pass over the files reads their pieces, such as row groups, in some order. The rows in this order are divided
+    evenly into parts, and each part is shuffled separately. A minibatch consists of the next rows of the first part,
+    then of the second part, and so on. When a part has too few rows, the remaining rows of all parts form the last,
+    shorter minibatch.
 
     Args:
       pieces: the pieces; each must have a known number of rows.
@@ -133,13 +144,17 @@ class Parts(Stream):
         self._batch_size = batch_size
 
     def iterate(self, epoch: int, start: int) -> Rows:
-        """Yield the rows of all parts, in the order of the minibatches, from row number `start` on."""
+        """Yield the rows of an epoch, in the order in which they are cut into minibatches, from row `start` on.
+
+        Each full minibatch has equally many rows from each of several parts of the files.
+        """
         return self._some(epoch, start, self._batch_size, range)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Return a function like `iterate` that opens only the parts with rows that this process needs.
+        """Return a function that yields rows like `iterate`, but opens only parts with rows that this process needs.
 
-        Warn if `size` differs from the `batch_size` of this Stream.
+        In a training in several processes, each process needs some rows of a minibatch; see `Reader.in_blocks`. Warn if
+        `size`, the number of rows of a minibatch, differs from the `batch_size` of this Stream.
         """
         if size != self._batch_size:
             core.warn(
@@ -166,13 +181,19 @@ class Parts(Stream):
                         yield ELSEWHERE
 
     def _part(self, index: int, spans: Sequence[Span]) -> Iterate:
-        """Return a function like `iterate` for the rows of part number `index`, shuffled if this Stream shuffles."""
+        """Return a function of `(epoch, start)` that yields the rows of part number `index` of the files.
+
+        The rows are shuffled if this Stream shuffles.
+        """
         shuffling = None if self._shuffling is None else self._shuffling.of_part(index, self._parts)
         return self._mixed(self._rows(spans), shuffling)
 
 
 class _PartReader:
-    """A reader of the rows of one part of the files in one pass. It opens files when the first row is requested."""
+    """A reader of one part of the rows of files, for one pass over the data.
+
+    The reader opens files when the first row is requested.
+    """
 
     def __init__(self, iterate: Iterate, epoch: int):
         self._iterate = iterate
@@ -181,7 +202,7 @@ class _PartReader:
         self._next = 0
 
     def row(self, number: int) -> Any:
-        """Return the row with the index `number` in this part; `number` must increase from call to call.
+        """Return row number `number` of this part of the files; each call must request a later row than the last.
 
         Raises:
           ReaderError: the part has no such row.
@@ -199,16 +220,18 @@ class _PartReader:
         )
 
     def close(self) -> None:
-        """End the threads that read this part ahead."""
+        """End the threads that read the rows of this part of the files ahead."""
         if self._rows is not None:
             self._rows.close()
 
 
 def place(row: int, counts: Sequence[int], share: int) -> tuple[int, int]:
-    """Return the part from which a row of a pass comes, and the index of the row in this part.
+    """Return the part of the files from which a row comes, and the index of the row in this part.
+
+    Each minibatch takes `share` rows from each part. A shorter last minibatch takes the remaining rows of all parts.
 
     Args:
-      row: the number of the row in the pass.
+      row: the number of the row in a pass over all parts.
       counts: the number of rows of each part. The last part has the fewest rows; every other part has at most one more.
       share: the number of rows that each part contributes to a minibatch.
 

@@ -238,7 +238,10 @@ def _tensor_header(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str
 
 @functools.lru_cache(256)
 def _binary_header(model: str, version: str, described: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
-    """Return the JSON of a response with binary tensors only; cached, because most responses have equal JSON."""
+    """Return the JSON at the start of a response whose tensors are all sent as bytes.
+
+    The JSON is cached, because most responses have equal JSON.
+    """
     outputs = [
         _tensor_header(name, dtype, shape) | {"parameters": {"binary_data_size": math.prod(shape) * dtype.itemsize}}
         for name, dtype, shape in described

@@ -163,7 +163,7 @@ class StateCell:
             self._decoder.keep(before, self._now[name])
 
     def out_state(self) -> Variable:
-        """Return the current value of the state from which scores are computed."""
+        """Return the current value of the state of this StateCell from which a decoder computes scores of words."""
         return self.get_state(self._out)
 
     def _begin(self) -> None:
@@ -186,7 +186,7 @@ class StateCell:
 
 
 class _Decoder:
-    """The base class of TrainingDecoder and BeamSearchDecoder, which run a StateCell.
+    """The base class of TrainingDecoder and BeamSearchDecoder, which run a StateCell, the recurrent cell of a decoder.
 
     Args:
       state_cell: the StateCell.
@@ -202,11 +202,11 @@ class _Decoder:
         return self._cell
 
     def recall(self, state: InitState) -> Variable:
-        """Return the variable with the value of `state` from the previous step."""
+        """Return the variable with the value of a decoder state before the current decoding step."""
         raise NotImplementedError
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the state's variable, from `recall`."""
+        """Set a decoder state to `value` for the next decoding step; `before` is the variable that `recall` gave."""
         raise NotImplementedError
 
 
@@ -243,11 +243,11 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.static_input(x)
 
     def output(self, *outputs: Variable) -> None:
-        """Declare variables of the step as outputs; the decoder returns their values at all steps."""
+        """Declare the outputs of a decoding step; the decoder returns the values of these variables at all steps."""
         self.dynamic_rnn.output(*outputs)
 
     def __call__(self) -> Any:
-        """Return the outputs of all steps: one variable, or a list if the block declares several outputs."""
+        """Return the decoder's outputs at all steps: one variable, or a list if its block declares several outputs."""
         return self.dynamic_rnn()
 
     def recall(self, state: InitState) -> Variable:
@@ -255,7 +255,12 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.memory(init=state.value, need_reorder=state.need_reorder)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the state's variable, from `recall`."""
+        """Set the value of a state for the next decoding step.
+
+        Args:
+          before: the variable that `recall` returned for the state.
+          value: the variable with the new value.
+        """
         self.dynamic_rnn.update_memory(before, value)
 
 
@@ -369,7 +374,7 @@ class BeamSearchDecoder(_Decoder):
             layers.logical_and(self._cond, layers.logical_not(layers.is_empty(selected[0])), out=self._cond)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return the current value of a variable that each step of the search updates for the next step.
+        """Return the current value of a loop variable, which each step of the beam search updates for the next step.
 
         Args:
           init: the value in the first step.
@@ -386,7 +391,7 @@ class BeamSearchDecoder(_Decoder):
         return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Set the value of a variable in the next search step to `value`; `array` is the variable from `read_array`.
+        """In a beam search, set the value that a variable has in the next step; `array` comes from `read_array`.
 
         Raises:
           ProgramError: `array` is not a result of `read_array`.
@@ -408,10 +413,10 @@ class BeamSearchDecoder(_Decoder):
         return layers.beam_search_decode(self._found["ids"], self._found["scores"], self._beam_size, self._end)
 
     def recall(self, state: InitState) -> Variable:
-        """Return the variable with the value of `state` from the previous step."""
+        """Return the variable with the value of a decoder state before the current decoding step."""
         assert state.value is not None
         return self.read_array(state.value)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state in the next step to `value`; `before` is the state's variable, from `recall`."""
+        """Set a decoder state to `value` for the next decoding step; `before` is the variable that `recall` gave."""
         self.update_array(before, value)

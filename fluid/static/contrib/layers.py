@@ -120,7 +120,7 @@ class BasicGRUUnit(_Unit):
         super().__init__(name_scope, hidden_size, gate_activation=gate_activation, activation=activation, **attrs)
 
     def __call__(self, input: Any, pre_hidden: Any) -> Any:
-        """Return the hidden state after an input `[batch, in]`."""
+        """Take one step of the cell: return the new hidden state for the input `[batch, in]` and the old one."""
         return recorded(self._step)(input, pre_hidden)
 
 
@@ -268,7 +268,7 @@ class _Units:
         self._kind = kind
 
     def cells(self, direction: int) -> list[Any]:
-        """Create the cells of all layers of the direction with the index `direction`, while a program runs."""
+        """Create, while a program runs, the recurrent cells of all layers for the direction with index `direction`."""
         return [self._kind(**arguments) for arguments in self.directions[direction]]
 
 

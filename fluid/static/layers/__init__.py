@@ -1,6 +1,7 @@
-"""The layers of `fluid.layers`, and layers that assign variables; calls are recorded into a program, and run later.
+"""Layers for recorded programs: the layers of `fluid.layers`, and layers that assign variables.
 
-At its first use, each layer of `fluid.layers` is wrapped in a function that records the calls of the layer.
+A call of a layer is recorded into a program, which runs later. At its first use, each layer of `fluid.layers` is
+wrapped in a function that records the calls of the layer.
 """
 
 from fluid.layers import __all__ as _of_fluid

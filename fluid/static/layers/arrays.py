@@ -38,13 +38,13 @@ class Entered(NamedTuple):
     compared: Comparison | None
 
     def constant(self, variable: Variable) -> float | None:
-        """Return the constant value of a variable before the loop; None if unknown, or if an outer loop changes it."""
+        """Return the value of a variable before the loop if it is a known constant; None if outer loops change it."""
         changing = any(variable in block.assigned() for block in self.before.open_blocks() if block.outer is not None)
         return None if changing else self.constants.get(variable)
 
 
 def enter(cond: Variable, before: Block, constants: dict[Variable, float]) -> Entered:
-    """Collect the known facts about a loop before its body is recorded; arguments as for `Entered`."""
+    """Collect the known facts about a loop before its body is recorded; for the arguments see the class `Entered`."""
     written = [call for block in reversed(before.open_blocks()) for call in block.calls]
     return Entered(cond, before, constants, _comparison(written, cond))
 
@@ -63,7 +63,10 @@ class Write(NamedTuple):
     block: Block
 
     def last(self) -> int | None:
-        """Return an upper bound of the indices that the call writes to; None if constants do not determine a bound."""
+        """Return an upper bound of the indices at which this call writes to its TensorArray.
+
+        Return None if the constants in the program do not determine a bound.
+        """
         for block in self.block.open_blocks():
             if block.loop is not None and self.place in block.assigned():
                 return _last_index(self.place, block)
@@ -83,7 +86,7 @@ def most_turns(block: Block) -> int | None:
 
 
 def _last_index(index: Variable, block: Block) -> int | None:
-    """Return the limit of a loop that runs while `index < limit`; None if the condition or the limit is unknown."""
+    """Return the constant limit of a While loop that runs while `index < limit`; None if the limit is unknown."""
     compared = _bound(block)
     if compared is None or compared[0] is not index:
         return None
@@ -166,13 +169,16 @@ class ArrayVariable(Variable):
 
     @property
     def capacity(self) -> int:
-        """Return the capacity of the array: the requested capacity, or 1 + the largest known write index if larger."""
+        """Return the number of arrays that a TensorArray can hold: as requested, or more if known writes need more."""
         found = [write.last() for write in self.writes]
         return max([self.least, *(last + 1 for last in found if last is not None)])
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """Return the shapes of the TensorArray at two trial batch sizes."""
+        """Return two TensorArrays of shapes, one for each of two trial batch sizes.
+
+        The differences of the shapes show the dimensions that depend on the batch size.
+        """
         return tuple(_stand_in(max(self.capacity, 1), e) for e in self.element)
 
     @structs.setter
@@ -182,16 +188,16 @@ class ArrayVariable(Variable):
 
     @property
     def follows_batch(self) -> bool:
-        """Return whether the first dimension of the elements grows with the batch size."""
+        """Return whether the arrays in the TensorArray have a first dimension that grows with the batch size."""
         return len({element.shape[:1] for element in self.element}) == 2
 
     def empty(self) -> TensorArray:
-        """Return an empty TensorArray with the variable's capacity and element shape, for use while a program runs."""
+        """Return the value of this variable at the start of a run: an empty TensorArray."""
         struct = at_present_batch(self.first)
         return TensorArray(jnp.zeros((self.capacity, *struct.shape), struct.dtype), jnp.int32(0))
 
     def check(self) -> None:
-        """Check that the capacity of the array is known.
+        """Check that the capacity (the maximum number of elements) of this tensor array is known.
 
         Raises:
           ProgramError: the capacity is unknown.
@@ -300,7 +306,7 @@ class _Written:
         self.captures = (array,)
 
     def __call__(self, x: Any, i: Any) -> TensorArray:
-        """Return the current TensorArray after writing `x` at the index `i`."""
+        """Write `x` at the index `i` of the array, and return the new TensorArray."""
         content = outer_environment("layers.array_write").find(self.array)
         # The first element in a beam search is a batch of nested sequences: for each source sentence, one sequence of
         # one step. Store this step as the row of the source sentence.
@@ -315,7 +321,7 @@ def at_present_batch(both: tuple[Any, ...]) -> Any:
     """Return the shape of a value at the batch size of the current run.
 
     Args:
-      both: the shape, evaluated at two trial batch sizes; a size that differs grows with the batch.
+      both: the shapes of the value at two trial batch sizes; a dimension that differs grows with the batch size.
     """
     return at_batch(both[0], both[1], BATCHES, present_batch())
 

@@ -338,7 +338,7 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
-    """Return the learning rate, `[1]`, of the current step; `counter` is the step, counted from `schedule.begin`."""
+    """Compute the learning rate, `[1]`, of the current training step from a schedule and a step counter."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 

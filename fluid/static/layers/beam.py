@@ -128,7 +128,7 @@ class _Noted:
         self._beams = beams
 
     def __call__(self, i: Any) -> Beams:
-        """Store the index of the row that each row of step `i` continues; return the new state of the search."""
+        """Store, for each row of step `i`, the row that it continues; return the new state of the beam search."""
         beams = _present(self._beams)
         return Beams.start(1, 1, 1) if beams is None else beams.noted(i.reshape(()))
 
@@ -144,10 +144,15 @@ class _Step:
         self._name = name
 
     def __call__(self, pre_ids: Any, pre_scores: Any, ids: Any, scores: Any) -> list[Any]:
-        """Return the selected ids, their scores, the indices of the rows that they continue, and the new state."""
+        """Run one step of a beam search: select the prefixes (begun sentences) with the highest scores.
+
+        Return for each prefix the last id, the score, and the index of the row that the prefix continues. The last item
+        of the result is the new state of the search.
+        """
         this = Layer("beam_search", self._name)
         beams = _present(self._beams)
-        # The search state exists only in a run. During recording JAX evaluates only shapes, so any values suffice.
+        # The state of the search exists only while the program runs. While the program is recorded, JAX evaluates only
+        # shapes, so the values of the state do not matter.
         if beams is None:
             beams = Beams.start(scores.shape[0], 1, 1)
             kept = select(pre_ids, pre_scores, pre_ids.reshape(-1, 1), pre_scores.reshape(-1, 1), beams.alive, 1, 0)
@@ -192,7 +197,7 @@ def beam_search_decode(
 
 
 class _Sentences:
-    """A function that assembles the sentences of a beam search after the loop of the search."""
+    """A function that assembles complete sentences from the ids of all steps, after the loop of a beam search."""
 
     def __init__(self, beams: BeamVariable, size: int, end_id: int, name: str | None):
         self._beams = beams
@@ -201,7 +206,7 @@ class _Sentences:
         self._name = name
 
     def __call__(self, ids: TensorArray, scores: TensorArray) -> tuple[Any, Any]:
-        """Return the ids and the scores of the generated sentences of each source sentence."""
+        """Return the results of a beam search: ids and scores of the generated sentences of each source sentence."""
         this = Layer("beam_search_decode", self._name)
         rows = ids.data.shape[1]
         beams = _present(self._beams) or Beams.start(rows // self._size, self._size, ids.data.shape[0])
@@ -266,7 +271,7 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
 
 
 class _Here:
-    """A reference to the loop in which a layer is recorded, for layers that read the state of the loop's beam search.
+    """A reference to the loop in which a layer is recorded; through it, the layer finds the loop's beam search.
 
     JAX treats the reference as one pytree leaf.
 
@@ -280,8 +285,8 @@ class _Here:
 
     def beams(self) -> Beams | None:
         """Return the current state of the beam search; None outside a beam search."""
-        # Read `beam` only in a run: when a layer is recorded, the call of `beam_search` in its loop may not be recorded
-        # yet.
+        # The call of `beam_search` in the loop sets the attribute `beam` of the loop. Another layer in the loop may be
+        # recorded before this call. So do not read `beam` before the program runs.
         return None if self._loop is None else _present(self._loop.beam)
 
 

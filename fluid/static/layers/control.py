@@ -102,7 +102,7 @@ class _BlockLoop:
         self._by_row = {v for v in carried if block.beam is not None and v.follows_batch}
 
     def __call__(self) -> list[Any]:
-        """Run the loop; return the values of the variables `carried` after the last iteration."""
+        """Run the loop of a While; return the values of the loop variables (`carried`) after the last iteration."""
         outer = outer_environment("layers.While")
         place = self._carried.index(self._cond)
 
@@ -208,7 +208,7 @@ class _Choice:
         self._carried = carried
 
     def __call__(self, *conditions: Any) -> list[Any]:
-        """Run one block; return the values of the variables `carried` after the block."""
+        """Run the block that the conditions select; return the values of the variables `carried` after the block."""
         outer = outer_environment("layers.Switch")
         before = [_content(outer, variable) for variable in self._carried]
 
@@ -255,11 +255,11 @@ class IfElse:
         self._side: bool | None = None
 
     def true_block(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that records the block for rows whose condition is true."""
+        """Return a context manager; its `with` block records the layers of IfElse for rows with a true condition."""
         return self._block(True)
 
     def false_block(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that records the block for rows whose condition is false."""
+        """Return a context manager; its `with` block records the layers of IfElse for rows with a false condition."""
         return self._block(False)
 
     def input(self, x: Variable) -> Variable:
@@ -273,7 +273,7 @@ class IfElse:
         self._outputs.setdefault(self._side, []).extend(outs)
 
     def __call__(self) -> list[Variable]:
-        """Return the list of outputs, whose rows come from the true block or the false block."""
+        """Return the list of outputs of the IfElse; each row of an output comes from the true or the false block."""
         sides = [self._outputs.get(side, []) for side in (True, False)]
         if len(sides[0]) != len(sides[1]) or not sides[0]:
             raise errors.ProgramError(
@@ -300,7 +300,17 @@ class IfElse:
 
 
 def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
-    """Run a recorded block with the values `held` of the variables `carried`; return their values after the block."""
+    """Run a recorded block once, as one iteration of a loop or as a branch.
+
+    Args:
+      block: the recorded block.
+      outer: the values of the variables outside the block.
+      carried: the variables that the block may assign.
+      held: the values of these variables before the block.
+
+    Returns:
+      The values of the variables in `carried` after the block.
+    """
     environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
 

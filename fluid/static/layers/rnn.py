@@ -65,7 +65,7 @@ class _StepBlock:
         return self._program.apply(functools.partial(_call, self, method), args, kwargs)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder for the result of the RNN's method `method`, while the block is recorded."""
+        """Return a placeholder for the result of the RNN's method `method`: recording a block computes nothing."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ class DynamicRNN(_StepBlock):
         return self._written()
 
     def step_input(self, x: Variable, level: int = 0) -> Variable:
-        """Return the value of the sequence batch `x` at the current step."""
+        """Return the variable of the current step of the sequences `x`, for use in the block of a recurrent layer."""
         return self._method("step_input", x, **({"level": level} if level else {}))
 
     def static_input(self, x: Variable) -> Variable:
@@ -118,7 +118,7 @@ class DynamicRNN(_StepBlock):
         return self._method("memory", init=init, shape=shape, value=value, dtype=dtype)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder for the result of the RNN's method `method`, while the block is recorded."""
+        """Return a placeholder for the result of `step_input` or `memory`, while the block of an RNN is recorded."""
         if method == "step_input":
             return jax.tree.map(lambda v: v[0], time_first(args[0]))
         if kwargs["init"] is not None:
@@ -184,7 +184,7 @@ class StaticRNN(_StepBlock):
         self.output(o)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder for the result of the RNN's method `method`, while the block is recorded."""
+        """Return a placeholder for the result of the RNN's method `method`: recording a block computes nothing."""
         if method == "step_input":
             return args[0][0]
         if kwargs["init"] is not None:

@@ -84,10 +84,12 @@ def _with_sizes(
 
 
 def _sizes(x: Variable, wanted: Any) -> list[int] | None:
-    """Return the sizes in `wanted` as numbers; None if no size is a variable, or if a size cannot be computed.
+    """Compute the sizes to which a layer changes `x` as numbers, if the user gives some sizes as variables.
 
-    No size can be computed in the body of a loop or branch. A size that grows with the batch becomes 0 (keep the size
-    of `x`) if it equals the size of `x` in this dimension; else it becomes -1 (compute it from the other sizes).
+    The argument `wanted` has the user's sizes. The result is None if no size is a variable, or if a size cannot be
+    computed. No size can be computed in the body of a loop or branch. A size that grows with the batch becomes 0 or -1.
+    0 keeps the size of `x`, and is used if the size equals the size of `x` in this dimension. -1 stands for a size that
+    follows from the other sizes.
     """
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     if x.program.inside_block or not any(isinstance(size, Variable) for size in listed):

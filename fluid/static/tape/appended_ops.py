@@ -89,7 +89,7 @@ class _Appended:
 
 
 class _Values:
-    """The input variables of an appended op; implements the protocol `Values` of `compat.paddle_files.op`.
+    """The input variables of an appended op (operator); implements the protocol `Values` of `compat.paddle_files.op`.
 
     Args:
       variables: the variables by name.
@@ -138,7 +138,7 @@ class _Values:
 
     def _persistent(self, name: str) -> Persistent:
         found = self._variables[name]
-        assert isinstance(found, Persistent)  # Op calls `parameter` only for persistable variables.
+        assert isinstance(found, Persistent)  # the class Op asks only for persistable variables
         return found
 
 

@@ -47,7 +47,7 @@ class Environment:
         self._values[variable] = value
 
     def find(self, variable: Any) -> Any:
-        """Return the value of a variable in this or a surrounding Environment; None if the variable has no value."""
+        """Return the current value of a variable in this block or a surrounding block; None if it has no value."""
         if variable in self._values:
             return self._values[variable]
         return None if self._outer is None else self._outer.find(variable)
@@ -167,11 +167,11 @@ class Call:
 
     @property
     def sees_all(self) -> bool:
-        """Return whether the call may read any variable, because it runs a loop, a branch or a function of the user."""
+        """Return whether this recorded call runs a loop, a branch or a user's function, which may read any variable."""
         return bool(self.blocks) or any(callable(leaf) for leaf in jax.tree.leaves((self.args, self.kwargs)))
 
     def run(self, environment: Environment) -> None:
-        """Run the layer on the values in `environment`, and store the results in `environment`."""
+        """Run the layer of this recorded call on values of variables in `environment`; store the results there too."""
         frame = core.current_frame("static.Executor.run")
         frame.naming = Naming(counters=dict(self.counters), prefix=self.prefix)
         around, frame.site = frame.site, self.site
@@ -185,7 +185,7 @@ class Call:
             frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
-                continue  # The layer only returned an existing parameter, whose value is unchanged.
+                continue  # The layer returned a parameter and assigned nothing to it: store nothing.
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
@@ -290,7 +290,7 @@ class Tape:
         self._variables = variables
 
     def __call__(self) -> dict[str, Any]:
-        """Run the calls; return the final values of the variables by name, the loss (if there is one) first."""
+        """Run the recorded calls; return the final values of the variables by name, with the loss (if any) first."""
         environment = self.run()
         first = self._program.first
         order = [*([first] if first is not None else []), *self._variables]
@@ -299,13 +299,17 @@ class Tape:
         return results or {"nothing": jnp.zeros([1])}
 
     def run(self) -> Environment:
-        """Run the calls, and update the states that they assign; return the Environment with all final values."""
+        """Run the recorded layer calls, and store the states of the program that these calls assign.
+
+        Returns:
+          The Environment with the final value of every variable.
+        """
         for variable in self._program.list_vars():
             variable.check()
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
-                variable.held()  # Declare the state, because calls may assign a state that they never read.
+                variable.held()  # Declares the variable as a state, even if no call reads it.
                 core.set_state(variable.name, environment[variable])
         return environment
 
@@ -369,7 +373,7 @@ class Trial:
         frame = core.Frame(
             placeholder_batch=batch,
             as_fluid=True,
-            plain=True,  # Without platform-specific kernels JAX traces fewer operations, and shapes are equal.
+            plain=True,  # JAX traces fewer operations without platform-specific kernels, to the same shapes.
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
@@ -448,7 +452,7 @@ class Later:
         self._run = jax.jit(self._traced)
 
     def __call__(self, arrays: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the calls after a training step; return the new values of the variables that they assign, by name.
+        """Run the layer calls that depend on updated parameters; return the new values of assigned variables, by name.
 
         Args:
           arrays: parameters and states after the step, by name.

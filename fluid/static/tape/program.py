@@ -439,7 +439,7 @@ class Program:
         self._current.calls += block.calls
 
     def snapshot(self) -> "Tape":
-        """Return a function without arguments that runs the calls recorded until now."""
+        """Return a function without arguments that runs the layer calls recorded in this program until now."""
         return self._snapshot(list(self._global.calls))
 
     def _snapshot(self, calls: list[Call]) -> "Tape":
@@ -469,7 +469,7 @@ class Program:
         return [*parameters, *asked]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the next minibatch of each reader, except if `given` has all its feeds; return the arrays by name.
+        """Return the arrays of the next minibatch of each reader by name; skip readers whose feeds are all in `given`.
 
         Raises:
           EOFException: a reader has no more minibatches.
@@ -565,7 +565,10 @@ class Program:
             startup.mains.append(self)
 
     def _outputs(self, call: Call, names: list[str | None], structs: list[tuple[Any, ...]]) -> list[Variable]:
-        """Return variables for the results of a call: existing variables of parameters and feeds, else new ones."""
+        """Return a variable for each result of a recorded layer call.
+
+        If a result is a parameter or a feed that already has a variable, this variable is returned; else a new one.
+        """
         call.nameless = frozenset(i for i, name in enumerate(names) if name is None and is_value(structs[i][0]))
         made: list[Variable] = []
         for name, both in zip(names, structs, strict=True):
@@ -579,7 +582,10 @@ class Program:
         return made
 
     def _visible(self, call: Call) -> list[Variable]:
-        """Return the variables that a call may read: all for loops, branches and user functions, else its arguments.
+        """Return the variables that a recorded layer call may read.
+
+        A call of a loop, a branch or a user's function may read every visible variable. Another call may read only its
+        arguments, and variables that its function uses.
 
         Raises:
           ProgramError: an argument has no value yet, or belongs to another program or to an ended loop or branch.
@@ -588,7 +594,7 @@ class Program:
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
             if variable.made_in is None and not isinstance(variable, Persistent):
-                variable.held()  # This raises a ProgramError, because no layer computes the variable.
+                variable.held()  # `held` raises a ProgramError here, because no layer computes the variable.
             variable.check_assigned()
             self._check_own(call, variable)
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):

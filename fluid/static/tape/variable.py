@@ -122,7 +122,9 @@ class Variable:
         """Do nothing: layers may assign the variable; subclasses that layers may not assign raise an error."""
 
     def held(self) -> Any:
-        """Return the stored value of the variable; a run reads it if no call has assigned the variable yet.
+        """Return the value of the variable that is stored between runs of the program.
+
+        A run reads this value if no recorded call has assigned the variable yet.
 
         Raises:
           ProgramError: always, unless a subclass such as Persistent overrides the method.
@@ -133,7 +135,7 @@ class Variable:
         )
 
     def _leading(self) -> int:
-        """Return the number of leading dimensions (batch, time) that `shape` shows as one size -1; 0 for arrays."""
+        """Return the number of leading dimensions (batch, time) that are one size -1 in `shape`; 0 for arrays."""
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
@@ -211,7 +213,7 @@ class Persistent(Variable):
         return self.is_parameter or bool(self.spec.layer)
 
     def held(self) -> Any:
-        """Return the stored value, and declare the parameter or state in the running program."""
+        """Declare this variable as a parameter or state of the running program, and return its stored value."""
         spec = self.spec
         if spec.trainable is None:
             return core.create_state(spec.name, spec.shape, spec.dtype, spec.initializer)
@@ -283,9 +285,10 @@ def single_steps(tree: Any) -> Any:
 
 
 def with_known_sizes(tree: Any, unknown: int) -> Any:
-    """Resize the arrays in a pytree: replace sizes that equal `unknown`, except the first size of a shape.
+    """Replace unknown sizes in the shapes of arrays by known sizes of other arrays in the pytree.
 
-    The new size comes from another array of equal rank, whose size in this dimension is known.
+    A size is unknown if it equals `unknown`. The new size comes from an array of equal rank, whose size in this
+    dimension is known. The first size of each shape stays unchanged.
 
     Args:
       tree: a pytree of arrays.

@@ -166,7 +166,7 @@ class NoCheckpoints(Policy):
         pass
 
     def after_epoch(self) -> None:
-        """Save if a checkpoint is due. The training loop calls this method after a complete epoch and its handlers."""
+        """Save a checkpoint if one is due; the training loop calls this method after each epoch and its handlers."""
 
 
 class Checkpoints(NoCheckpoints):
@@ -368,7 +368,7 @@ class Checkpoints(NoCheckpoints):
         return self._group.size > 1 and not agreed
 
     def ask(self) -> None:
-        """Request a checkpoint after the current training step, or after the epoch if the step is the last of it."""
+        """Request a checkpoint after the current training step, or after the epoch if this step is its last step."""
         self._asked = True
 
     def steps_ahead(self) -> float:
@@ -387,7 +387,10 @@ class Checkpoints(NoCheckpoints):
         self.count(len(call.results))
 
     def count(self, steps: int) -> None:
-        """Count `steps` training steps; save if a checkpoint is due, except at the last step of an epoch."""
+        """Count `steps` training steps, and save a checkpoint if one is due.
+
+        After the last step of an epoch, `after_epoch` saves instead.
+        """
         self._since += steps
         if self._due() and not self._progress.last:
             self.save()

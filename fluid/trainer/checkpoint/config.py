@@ -158,16 +158,17 @@ class Score:
         self._announced = (-1, math.nan)
 
     def add(self, metrics: Results, program: str) -> None:
-        """Add an output of one training step to the mean since the last checkpoint, without waiting for the device.
+        """Add an output of one training step to the score, which is its mean since the last checkpoint.
 
-        The call has no effect if a handler reports the score, or if the step trains a program without this output.
+        The call does not wait for the device. It has no effect if a handler reports the score, or if the step trains a
+        program without this output.
         """
         if self.measured or program != self._program:
             return
         self._waiting.append(metrics.unread(self._position))
         newest = self._waiting[min(55, len(self._waiting) - 1)]
         if len(self._waiting) > 64 and is_computed(newest):
-            # more than 64 values are unread: read only the oldest 56, because newer steps may still be in flight
+            # more than 64 values wait on the device: read only the oldest 56, because newer steps may be in flight
             self._fold(56)
 
     def announce(self, step: int, value: float) -> None:
@@ -175,8 +176,9 @@ class Score:
         self._announced = (step, value)
 
     def take(self, step: int) -> dict[str, Any]:
-        """Return the score of the checkpoint at `step` as JSON; begin a new mean of the output for the next checkpoint.
+        """Return the score of the checkpoint after `step` training steps, as JSON, and prepare the next score.
 
+        A score that is the mean of a program output covers the steps since the previous checkpoint.
         In the JSON, "value" is None if the score is unknown or not finite.
         """
         self._fold(len(self._waiting))
@@ -235,10 +237,10 @@ class Score:
 
 
 class BestMeasured(Handler):
-    """A handler that requests a checkpoint whenever the value of `keep_best` is the best so far.
+    """A handler that requests a checkpoint whenever the value named by `CheckpointConfig.keep_best` is the best so far.
 
     Args:
-      score: the Score; its attribute `output` is the name of the value.
+      score: the Score (the value that compares checkpoints); its attribute `output` is the name of the value.
       is_best: a function that returns whether a value is better than the scores of all checkpoints.
     """
 

@@ -24,7 +24,7 @@ class Stateful(Protocol):
     """An object whose state a checkpoint stores: a Reader, a result of `fluid.reader.prefetch`, or a user's object."""
 
     def state(self) -> Any:
-        """Return the current state of the object as JSON, from which `restore` can continue."""
+        """Return the current state of this object, such as a reader's position in the data, as JSON for `restore`."""
 
     def restore(self, state: Any) -> Any:
         """Restore a state that the method `state` has returned, maybe in an earlier process."""
@@ -99,7 +99,8 @@ class Checkpoint:
         self._signals = Signals()
         self._block: contextlib.ExitStack | None = None
         self._first = 0  # the number of training steps done when the `with` block begins
-        self._called = False  # True if the loop has called `after_step` or `save` in this `with` block
+        # True if the user's training loop has called `after_step` or `save` in the current `with checkpoint:` block
+        self._called = False
         # True while `after_step` raises after a signal: the training state is then consistent and can be saved
         self._between_steps = False
         self.restored: int | None = None
@@ -181,7 +182,10 @@ class Checkpoint:
         self._checkpoints.save()
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Save at the end of the `with` block, or after a signal in `after_step`, but not after other exceptions."""
+        """Save a checkpoint at the end of the `with` block, if the block ends without an exception.
+
+        A checkpoint is also saved after Ctrl-C or SIGTERM, if `after_step` has raised the exception.
+        """
         certain = kind is None or (self._between_steps and not issubclass(kind, Exception))
         self._checkpoints.__exit__(kind if certain else Exception, error, traceback)
         if kind is None:
@@ -233,7 +237,7 @@ class _States:
                 ) from error
 
     def restore(self, states: Sequence[Any]) -> None:
-        """Restore the state of each object in `state_of`, in order.
+        """Restore the objects of the argument `state_of`, such as a reader, from the states in a checkpoint.
 
         Raises:
           CheckpointError: the checkpoint has more or fewer states than there are objects.

@@ -120,7 +120,10 @@ class Calls:
         self._open = None
 
     def _start_anew(self) -> None:
-        """Make this call of `train` begin with epoch 0; discard the rest of an interrupted or saved call."""
+        """Begin the current call of `train` with epoch 0.
+
+        If an earlier call was interrupted, its remaining epochs are not trained.
+        """
         if self._open is not None or self._progress.begun:
             log.warning("training starts with epoch 0; what was left to do %s is given up", self._progress.place)
             self._progress.finish(None)
@@ -132,7 +135,10 @@ class Calls:
         return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
 
     def _continue(self, readers: Readers, num_epochs: int) -> bool:
-        """Continue the call of `train` that was interrupted in this process; return True if no epochs are left."""
+        """Continue a call of `train` that was interrupted in this process, for example by Ctrl-C.
+
+        Return True if no epochs are left to train.
+        """
         progress = self._progress
         if num_epochs <= progress.epoch:
             log.warning(

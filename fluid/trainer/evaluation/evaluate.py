@@ -383,7 +383,8 @@ def returning(program: Program, names: Sequence[str]) -> Program:
         return {name: known[n] if n in known else named_array(n) for name, n in canonical.items()}
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.FluidWarning)  # the original program has already given these warnings
+        # Ignore warnings: tracing `program` before has already given them.
+        warnings.simplefilter("ignore", errors.FluidWarning)
         samples = {name: np.zeros(shape) for name, shape in program.sample_shapes.items()}
         return Program(values, f"{program.name}[{', '.join(names)}]", samples, program.precision)
 
@@ -463,7 +464,7 @@ class Predicting(ShowsProgram, KnownAttributes):
         feed: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> Iterator[Results]:
-        """Run a program over one pass of a reader, in test mode, and return an iterator over the results.
+        """Run a program in test mode over one pass (all minibatches) of a reader; return an iterator over the results.
 
         Results follow the order of the reader and are not kept, so memory is bounded for data of any size: the iterator
         reads one minibatch ahead. During training, each minibatch uses the current parameters.

@@ -247,7 +247,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             self._read_first()
 
     def _announced(self, steps: int, values: Mapping[str, Any]) -> bool:
-        """Add reported values to the newest epoch if it ended after `steps` training steps; return True if added."""
+        """Add the values that a handler reports after `steps` steps to the epoch that ended then; False without one."""
         if not self._unread or self._unread[-1].steps != steps:
             return False
         self._unread[-1].announced.update(values)
@@ -300,7 +300,7 @@ class HistoryKeeper(Handler):
         return Results(_Late(means), means.names)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin a new history, unless an interrupted training continues; check that column names are unique.
+        """Begin a new history, a table of epochs, unless an interrupted training continues; check the column names.
 
         Raises:
           ArgumentError: two columns would have one name.
@@ -336,7 +336,7 @@ class HistoryKeeper(Handler):
             )
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Begin new means of the program's scalars, unless an interrupted epoch continues."""
+        """Begin the means of the program's scalars over this epoch, unless an interrupted epoch continues."""
         if event.first_step == 0 or self._means is None:
             self._means = TrainingMeans(self.trainer.programs)
 
@@ -350,7 +350,10 @@ class HistoryKeeper(Handler):
         self._means.add(event)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Store reported values for the row of this epoch; if the epoch has just ended, add them to its row."""
+        """Add values that another handler reports to the row of the current epoch in the history.
+
+        If the epoch has just ended, its row exists already. Otherwise, the values wait for the end of the epoch.
+        """
         values = by_name(event.metrics)
         if not self.history._announced(self.done, values):
             self._announced.update(values)

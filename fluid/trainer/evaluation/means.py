@@ -57,7 +57,7 @@ class Every:
         return self._unit == "step" and done % self._count == 0
 
     def steps_left(self, done: int) -> float:
-        """Return the number of steps from step `done` to the end of the interval; infinity for epochs."""
+        """Return the number of steps from `done` to the end of the interval; infinity for an interval of epochs."""
         return self._count - done % self._count if self._unit == "step" else math.inf
 
     def at_epoch(self, event: EndEpochEvent) -> bool:
@@ -158,8 +158,8 @@ def by_name(metrics: Results) -> dict[str, Any]:
 
 # The number of training steps whose values are read from the device in one copy.
 _CHUNK = 32
-# While the device is idle, reading values is postponed until the device is busy again, but at most this number of steps
-# stay unread.
+# While the device is idle, values are not read until the device is busy again. But at most `_POSTPONED` steps stay
+# unread.
 _POSTPONED = 128
 
 
@@ -226,20 +226,20 @@ class Means:
         return list(self._places)
 
     def add(self, metrics: Results, examples: int) -> None:
-        """Add the outputs of one training step.
+        """Add the outputs of one training step to the means.
 
         Args:
           metrics: the outputs of the program.
           examples: the number of examples in the step.
         """
         self._unread.append(([metrics.unread(place) for place in self._places.values()], examples))
-        # The training loop has already waited for the oldest steps, unless they ran in one device call with the newest
-        # step.
+        # Reading the values of the oldest steps needs no waiting: the training loop has already waited for these steps.
+        # Exception: steps that run in one device call with the newest step may still run.
         if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK) and not self._is_waited_for():
             self._put_together()
 
     def read(self) -> dict[str, Any]:
-        """Return the mean of each scalar by name, after waiting for the last steps; {} without steps."""
+        """Wait for the last steps, and return the mean of each scalar over all steps, by name; {} without steps."""
         self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
@@ -274,7 +274,7 @@ class Means:
         return all(is_computed(value) for value in self._unread[count - 1][0][:1])
 
     def _is_waited_for(self) -> bool:
-        """Return whether to postpone the reading of values until the next device call runs, because the device is idle.
+        """Return whether to start the next device call before values are read, because the device is idle.
 
         Reading is postponed only if the newest device call had several steps. It is not postponed if too many steps
         are unread.
@@ -297,13 +297,16 @@ class Means:
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
     def _fold_chunk(self) -> None:
-        """Read the stacked values of several steps, if there are any, and update the sums, maxima and so on."""
+        """Add the stacked values of several training steps, if any, to the sums, maxima, minima and last values."""
         if self._chunk is not None:
             self._fold(self._chunk)
             self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
-        """Read the values of the oldest `count` steps, which are not stacked; update the sums, maxima and so on."""
+        """Read the scalars of the oldest `count` unread training steps, and update their sums, maxima and so on.
+
+        Each of these scalars is a separate array, not a part of a stacked array.
+        """
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
@@ -311,13 +314,14 @@ class Means:
             self._fold(_Chunk(columns, [examples for _, examples in steps]))
 
     def _fold(self, chunk: _Chunk) -> None:
-        """Update the sums, maxima, minima and last values with the values of a chunk of training steps."""
+        """Update the sums, maxima, minima and last values of outputs with the values of a chunk of training steps."""
         weights = np.asarray(chunk.examples, np.float64)
         self._weight += float(weights.sum())
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
             values = np.asarray(array, np.float64).reshape(len(weights), -1)
             weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
-            # Update the mean, sum and so on of each scalar, although only the one that the program declares is used.
+            # Update the mean, sum, maximum and so on of each scalar. Only one of these results is used later: the
+            # program declares which one.
             self._found[name] = _Found(
                 mean=weighted + number(weights @ values),
                 sum=total + number(values.sum(axis=0)),
@@ -387,11 +391,11 @@ class TrainingMeans:
 
     @property
     def names(self) -> list[str]:
-        """The names of the collected scalars of all programs."""
+        """The names of the scalar outputs of all programs, over which this object computes means."""
         return [name for means in self._means.values() for name in means.names]
 
     def add(self, event: EndStepEvent) -> None:
-        """Add the outputs of one training step; the event names the program of the step."""
+        """Add the outputs of one training step to the means of the program that the event names."""
         means = self._means[event.program] if self._only is None else self._only
         means.add(event.metrics, event.examples)
 
@@ -410,7 +414,7 @@ class TrainingMeans:
         return {name: means.state() for name, means in self._means.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state` for each program."""
+        """Continue the means of each program from `state`, a result of the method `state`."""
         if self._only is not None:
             self._only.restore(state)
             return
@@ -448,7 +452,10 @@ class Averaging(Handler):
         return math.inf
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Begin new means in the first epoch of a call of `train`, unless an interrupted epoch continues."""
+        """Reset the means of the program outputs in the first epoch of a call of `train`.
+
+        An interrupted epoch continues with its saved means.
+        """
         if self._begun and (event.first_step == 0 or self._resumed is not None):
             self._mean = None
             if self._resumed is not None:
@@ -465,7 +472,7 @@ class Averaging(Handler):
         return self._means().state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Store the means from a checkpoint; the next `begin_epoch` continues them."""
+        """Store the means over an interrupted epoch from a checkpoint; the next `begin_epoch` continues them."""
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
@@ -485,7 +492,7 @@ class Averaging(Handler):
         return self._mean
 
     def _take(self) -> TrainingMeans:
-        """Return the means over the steps so far and reset them, so that the next step begins new means."""
+        """Return the means of program outputs over the steps so far, and reset the means for the next steps."""
         mean = self._means()
         self._mean = None
         return mean

@@ -17,8 +17,9 @@ from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, 
 
 AUTO = "auto"
 
-# Words in the names of values for which larger is better, and for which smaller is better. Before the comparison, a
-# name is split into words: at characters other than letters and digits, between letters and digits, and in camel case.
+# Words in names of values: `_LARGER` for values of which larger ones are better, and `_SMALLER` for values of which
+# smaller ones are better. Before the comparison, a name is split into words: at characters other than letters and
+# digits, between letters and digits, and in camel case.
 _LARGER = re.compile(
     r"\b(acc|accs|accuracy|accuracies|auc|aucs|auroc|auprc|aupr|ap|map|precision|recall|sensitivity|specificity|"
     r"f \d+|f beta|fscore|r \d+|rsquared|iou|io u|miou|dice|jaccard|bleu|rouge|meteor|chrf|cider|dcg|ndcg|mrr|mcc|"
@@ -28,7 +29,8 @@ _SMALLER = re.compile(
     r"\b(loss|losses|logloss|error|errors|err|cost|costs|mae|mse|rmse|mape|smape|msle|rmsle|perplexity|ppl|nll|bce|"
     r"cross entropy|crossentropy|xent|kl|kld|divergence|deviance|regret|brier|wer|cer|ter|eer|fid|kid|lpips)\b"
 )
-# A name with one of these words, such as "neg_mse", "loss_scale", "accuracy_std" or "map_size", has no known direction.
+# For a name with one of these words, it is unknown whether larger or smaller values are better. Examples are "neg_mse",
+# "loss_scale", "accuracy_std" and "map_size".
 _OTHER = re.compile(
     r"\b(neg|negative|minus|inv|inverse|not|no|without|std|stddev|var|variance|count|number|num|size|shape|delta|diff|"
     r"difference|gap|change|drop|ratio|scale|weight|weights|coefficient|factor|threshold|target|norm|grad|gradient|time|"
@@ -104,7 +106,7 @@ class Monitor(Averaging):
     monitor: str
     best: Any
     for_members = False
-    # Error messages begin with this call of the user, such as "train(restore_best=...)"; None is for the class name.
+    # The beginning of error messages: a call of the user, such as "train(restore_best=...)"; None for the class name.
     asked_by: str | None = None
 
     def __init__(self, monitor: str, mode: str = AUTO, min_delta: float = 0.0):
@@ -164,7 +166,7 @@ class Monitor(Averaging):
         return {"best": as_json(self.best), "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value, and the mean over the current epoch, from a checkpoint."""
+        """Restore the best value, and the mean of the monitored value over the current epoch, from a checkpoint."""
         super().restore(state["mean"])
         self.best = from_json(state["best"])
 
@@ -184,7 +186,7 @@ class Monitor(Averaging):
             if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
                 warn_once(self, "min_delta", lambda: self._of_percent(value))
             return np.isfinite(value)
-        known = np.isfinite(self.best)  # True for each member that has had a finite value before
+        known = np.isfinite(self.best)  # True for each member (training) with an earlier finite value
         return np.isfinite(value) & (~known | (self._sign * (np.subtract(self.best, value)) > self._min_delta))
 
     def _of_percent(self, value: Any) -> str:

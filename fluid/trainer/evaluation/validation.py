@@ -93,7 +93,7 @@ class TestEvery(Handler):
         return [name for names in self._names().values() for name in names]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Raise an error if the program lacks a value that a metric reads, or does not compute the average."""
+        """Raise an error if the program lacks a value for a metric, or does not compute the requested average."""
         request_of(self._tested, self._metrics)
         if self._average is not None:
             self._average.values(self.trainer)
@@ -131,12 +131,15 @@ class TestEvery(Handler):
         return values
 
     def _each(self, leaf: Any) -> np.ndarray:
-        """Return the numbers in one result of a test; with several trainings at once, each is an array `[members]`."""
+        """Return the numbers in one result of a test as a list of scalars, in an array.
+
+        In a population (several trainings at once), each number is an array `[members]`.
+        """
         members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
     def _names(self) -> dict[int, list[str]]:
-        """Return the names of the numbers in each value of a test, by the index of the value in the Results."""
+        """Return a dict from the index of each result of a test to the names under which its numbers are reported."""
         program = self._tested
         first = len(output_names(program))
         measured = {first + i: numbers for i, numbers in enumerate(_numbers_of(self._metrics))}
@@ -283,7 +286,7 @@ def _pair(best: Any) -> tuple[str, str]:
 
 
 def _numbers_of(metrics: Metrics) -> list[list[str]]:
-    """Return the names of the numbers of each metric: one name for each of its `parts`, or the metric's own name."""
+    """Return the names of the numbers that each metric reports: one for each of its `parts`, or else its own name."""
     return [[f"{name}_{part}" for part in metric.parts] or [name] for name, metric in metrics.items()]
 
 

@@ -237,15 +237,15 @@ def plan_of(
 
 
 def readers_of(inputs: Sequence[ProgramInput], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
-    """Return the reader of each program; None for a program without feeds and reader.
+    """Return the reader of each program of a training; None for a program without feeds and reader.
 
     Args:
       inputs: the programs.
-      given: the argument `reader` of `train`.
-      second: the argument of `train` after `reader`, see `check_data`.
+      given: the argument `reader` of `Trainer.train`.
+      second: the argument of `Trainer.train` after `reader`, see `check_data`.
 
     Raises:
-      ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` is arrays.
+      ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` consists of arrays.
       ArgumentError: no program uses the given reader; or the reader and the program have different Tables, which
         convert raw rows to feeds.
       UnknownNameError: a reader is given for an unknown program.
@@ -489,7 +489,10 @@ def _linked(name: str, inputs: Mapping[str, ProgramInput], session: Session, wai
 
 
 def _sources(input: ProgramInput, inputs: Mapping[str, ProgramInput]) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs (feed name, value name) in `feed_from`, by the name of the program that computes the value."""
+    """Return the pairs (feed name, value name) in `feed_from`, by the name of the program that computes the value.
+
+    `feed_from` names values of other programs, which the program of `input` receives as feeds.
+    """
     found: dict[str, list[tuple[str, str]]] = {}
     for feed, written in (input.declared.feed_from or {}).items():
         if feed not in input.program.feeds:
@@ -508,7 +511,7 @@ def _sources(input: ProgramInput, inputs: Mapping[str, ProgramInput]) -> dict[st
 
 
 def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program, other: Program) -> None:
-    """Add the feeds `more` of the program `other` to `reads`, the feeds in the minibatches of the program `mine`.
+    """Add the feeds `more`, which the program `other` needs, to the feeds `reads` in minibatches of the program `mine`.
 
     Raises:
       ArgumentError: both programs declare a feed of one name, with another shape or dtype.

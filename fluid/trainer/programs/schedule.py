@@ -64,7 +64,7 @@ class Pattern(Schedule):
         self._turns = [number for number, count in enumerate(counts) for _ in range(count)]
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program at the position `step` of the repeated pattern."""
+        """Return the index of the program that is trained at `step`; a fixed pattern of programs repeats."""
         return self._turns[step % len(self._turns)]
 
 
@@ -103,7 +103,7 @@ class Weighted(Schedule):
         self._drawn: list[int] = []
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the randomly drawn program for a step."""
+        """Return the index of the program that training step `step` trains; the index is drawn at random."""
         block, place = divmod(step, _BLOCK)
         if block != self._block:
             numbers = np.random.Generator(np.random.PCG64([self._seed, block])).random(_BLOCK)
@@ -271,7 +271,7 @@ class Turns:
 
     @property
     def counts(self) -> list[int]:
-        """For each program, the number of its items so far, including the items before a resume."""
+        """For each program, the number of its minibatches so far, including the minibatches before a resume."""
         return list(self._counts)
 
     def __call__(self) -> Iterator[tuple[int, Any]]:
@@ -284,7 +284,7 @@ class Turns:
         return self._pass(place)
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the last item that was read, as JSON for `restore`."""
+        """Return the position of all readers after the last minibatch that was read, as JSON for `restore`."""
         position = {"epoch": self._epoch, "given": self._given, "step": self._step, "counts": list(self._counts)}
         return {**position, "reader": self._plan, "readers": [source.state() for source in self._sources]}
 
@@ -318,7 +318,7 @@ class Turns:
                 source.restore({"epoch": position["epoch"] + 1, "given": 0})
 
     def _pass(self, leading: int) -> Iterator[tuple[int, Any]]:
-        """Yield pairs (program index, minibatch) of one pass, until the leading reader has no more minibatches."""
+        """Yield pairs (program index, minibatch) of one pass, until the reader with the index `leading` ends."""
         ended = False
         try:
             while True:

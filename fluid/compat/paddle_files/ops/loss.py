@@ -37,7 +37,8 @@ def _hierarchical_sigmoid(op: Op) -> Outputs:
 
 
 def _accuracy(op: Op) -> Outputs:
-    # Mark the input slot "Out" (the scores of the best classes) as read: the accuracy does not depend on the scores.
+    # An input slot that is never read is an error. So mark the slot "Out", the scores of the best classes, as read:
+    # the accuracy does not depend on these scores.
     op.names("Out")
     hits = layers.reduce_max(layers.cast(_same(op.value("Indices"), op.value("Label")), "float32"), dim=-1)
     count = layers.cast(layers.reduce_sum(hits), "int32")

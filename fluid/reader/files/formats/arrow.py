@@ -162,7 +162,8 @@ class Csv(Format):
                     number += batch.num_rows
             finally:
                 reading.close()  # this stops the thread in which pyarrow reads
-                # The variable is deleted to release the stream: the traceback of an exception would keep it alive.
+                # Delete the variable: otherwise the traceback of an exception would refer to it, and so keep the stream
+                # open.
                 del reading
 
 
@@ -207,7 +208,7 @@ class Parquet(Format):
     counts_rows = True
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
-        """Return the row groups of a file as pieces, without empty row groups."""
+        """Return the row groups of a Parquet file as pieces (parts to read separately), without empty row groups."""
         with file.open() as stream:
             opened = _library(file).ParquetFile(stream)
             schema = opened.schema_arrow

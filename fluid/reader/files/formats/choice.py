@@ -45,5 +45,5 @@ def format_of(files: Sequence[File], name: str | None) -> Format:
                 f"{os.path.basename(file.path)!r}, expected one; read each by itself: "
                 f"reader.chain(reader.files('*.csv'), reader.files('*.npz'))"
             )
-    assert first is not None  # the loop above raises an error for a file whose format is None
+    assert first is not None  # the loop above raises an error for a file without a known format
     return first

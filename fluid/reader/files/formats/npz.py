@@ -30,7 +30,7 @@ class Npz(Format):
     counts_rows = True
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
-        """Return the file as one piece, with the number of rows from the headers of its columns."""
+        """Return the whole file as one Piece, with the number of rows from the headers; [] for a file without rows."""
         with file.open() as stream, zipfile.ZipFile(stream) as archive:
             shapes = {}
             for name in fields.present(_names(archive)):
@@ -102,7 +102,7 @@ def read_array(stream: IO[bytes]) -> np.ndarray:
     """
     dtype, is_fortran, shape = read_header(stream)
     size = math.prod(shape) * dtype.itemsize
-    data = bytearray(stream.read(size))  # a bytearray, because the array must be writable
+    data = bytearray(stream.read(size))  # in a bytearray, so that the array from `np.frombuffer` is writable
     if len(data) < size:
         raise ValueError(f"found {len(data)} bytes of an array of {size}")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")

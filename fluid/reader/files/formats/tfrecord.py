@@ -105,7 +105,7 @@ def _masked(crc: int) -> int:
 
 
 def _value(feature: Any, name: str, file: File, number: int) -> Any:
-    """Return the values of a feature: an array `[k]`, or a list of bytes."""
+    """Return the values of one feature of a tf.train.Example: an array `[k]`, or a list of bytes."""
     which = next((w for w in ("bytes_list", *_DTYPES) if feature.HasField(w)), None)
     if which is None:
         raise broken(file, number, f"feature {name!r} has no value", "Write each row with all of its features")

@@ -82,7 +82,7 @@ class _Watched(io.RawIOBase):
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read at most `size` bytes, and remember the last two blocks read for `ends_well`."""
+        """Read at most `size` bytes, and remember the last two blocks, in which `ends_well` looks for the end mark."""
         block = self._stream.read(size)
         self._position += len(block)
         self._latest.append(block)
