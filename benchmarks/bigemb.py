@@ -63,12 +63,12 @@ def peak_memory(repeats: int) -> list[Row]:
 
 
 def turn_of(rows: int, epochs: int) -> Callable[[], float]:
-    """Return a function that trains in fluid with a table of `rows` rows, and returns the steps per second."""
+    """Return a function that trains in fluid with an embedding table of `rows` rows and returns steps per second."""
     return turns_of(lookups(rows), STEPS, epochs, SETUP)["fluid"]
 
 
 def by_size(rounds: int) -> list[Row]:
-    """Measure the steps per second with tables of 10^4, 10^5 and 10^6 rows."""
+    """Measure the training steps per second with embedding tables of 10^4, 10^5 and 10^6 rows."""
     found = interleave({rows: turn_of(rows, 25) for rows in (10_000, 100_000, ROWS)}, rounds)
     return [
         Row(

@@ -43,7 +43,7 @@ class Net(NamedTuple):
     inference_program: Callable[[], Any]
 
     def train_program(self) -> Any:
-        """Return the mean cross entropy of the net."""
+        """Return the mean cross entropy of the class scores that `inference_program` returns."""
         return loss_of(self.inference_program)
 
 

@@ -53,10 +53,10 @@ def convolution(x: Any, filters: Any, stride: int = 1, padding: int = 0, groups:
 
 def halved(x: Any, training: bool) -> Any:
     """Return the maximum of each window of 2 x 2 pixels of images `[batch, height, width, channels]`."""
-    if not training:  # reduce_window is fastest without a gradient
+    if not training:  # without a gradient, `reduce_window` is the fastest way to compute the maxima
         return jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-    # A maximum after a reshape is not safe: its gradient tests which pixels equal the maximum, but XLA may round the
-    # pixels and the maximum differently.
+    # A net cannot use `max` after a reshape here. The gradient of `max` goes to the pixels that equal the maximum.
+    # But XLA may round the pixels and the maximum differently, so that no pixel is equal.
     cells = [x[:, i::2, j::2] for i in range(2) for j in range(2)]
     return functools.reduce(lambda a, b: jax.numpy.where(a >= b, a, b), cells)
 

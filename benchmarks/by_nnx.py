@@ -118,7 +118,7 @@ def trained(
         rule.update(model, gradients)
         return loss
 
-    # With `cached_partial`, a step does not traverse the modules, as Flax's guide on performance recommends.
+    # `cached_partial` traverses the modules once instead of in every step, as Flax's guide on performance recommends.
     quick = nnx.cached_partial(step, model, rule)
     random = np.random.default_rng(0)
 
@@ -140,7 +140,7 @@ def trained(
 
 def answering(model: nnx.Module) -> Answer:
     """Return a function that infers probabilities `[batch, classes]` from images `[batch, height, width, channel]`."""
-    # The modules are split once, so that a call does not traverse them.
+    # Separate the model's arrays from its structure once, so that a call need not traverse all modules.
     graph, state = nnx.split(nnx.view(model, use_running_average=True))
 
     @jax.jit
@@ -151,5 +151,5 @@ def answering(model: nnx.Module) -> Answer:
 
 
 def size_of(model: nnx.Module) -> int:
-    """Return the number of trainable parameters of the model."""
+    """Return the number of trainable parameters of a model of Flax NNX."""
     return sum(value.size for value in jax.tree.leaves(nnx.state(model, nnx.Param)))

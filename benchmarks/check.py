@@ -18,7 +18,7 @@ NAMES = ["mlp", "lenet_bn", "inference", "repeat"]
 
 
 def committed(text: str) -> dict[str, tuple[float, float]]:
-    """Return the lower and the upper quartile of each row in the text of FIGURES.md, by the name of the measurement."""
+    """Return the lower and the upper quartile that the text of FIGURES.md records for each measurement, by name."""
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if " is better)" in line
     ]

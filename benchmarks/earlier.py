@@ -21,7 +21,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def first_step(source: str) -> dict[str, float]:
-    """Return the seconds until the first training step, for each clock; the process imports fluid from `source`."""
+    """Return the seconds until the first training step of a new process, by the name of the clock.
+
+    The process imports fluid from the folder `source`. The function `reached` explains the clocks.
+    """
     with tempfile.TemporaryDirectory() as place:
         arguments = ("fluid", "digits", "step", f"{place}/parameters.npz")
         return reached(*arguments, folder=f"{place}/fluid", source=source)

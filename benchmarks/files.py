@@ -23,7 +23,8 @@ import numpy as np
 import fluid
 from fluid.reader.files import listing
 
-FILES, GROUPS, ROWS, WIDTH = 16, 2, 512, 200  # files, row groups of a file, rows of a group, numbers of a row
+# The numbers of files, of row groups in a file, of rows in a group, and of values in a row.
+FILES, GROUPS, ROWS, WIDTH = 16, 2, 512, 200
 BATCH = 256
 ORDERS: dict[str, dict[str, Any]] = {
     "in the order of the files": {},
@@ -65,7 +66,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counted(file: listing.File, opened: Any = listing.File.open) -> Iterator[Any]:
-    """Open a file as `Counted`; this function replaces `File.open`."""
+    """Open a file as a stream that counts the bytes of all reads; this function replaces `File.open`."""
     with opened(file) as stream:
         yield Counted(stream)
 
@@ -75,7 +76,7 @@ def program() -> object:
 
 
 def train(folder: pathlib.Path) -> None:
-    """Train for one pass in each of `ORDERS`, and write the bytes that this process reads, and the loss, to a file."""
+    """Train for one epoch with each file order in `ORDERS`; write the losses, and the bytes of this process's reads."""
     group = fluid.distributed.group()
     listing.File.open = counted  # type: ignore[method-assign, assignment]
     said = []
@@ -92,7 +93,7 @@ def train(folder: pathlib.Path) -> None:
 
 
 def measured(folder: pathlib.Path, processes: int) -> list[list[tuple[int, float]]]:
-    """Train in several processes; return (bytes, mean loss) of each process for each order."""
+    """Train in several processes; return (bytes read, mean loss) of each process, for each order of the rows."""
     command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes), __file__, "--train", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     lines = [(folder / f"{processes}.{i}.said").read_text().splitlines() for i in range(processes)]

@@ -11,7 +11,7 @@ from models import grouped
 from timing import Row, interleave, rate
 from training import ADAM, turns_of
 
-GROUPS = (4, 32, 64, 128)  # 128 groups of 128 channels are depthwise
+GROUPS = (4, 32, 64, 128)  # 128 groups of 128 channels are a depthwise convolution
 STEPS = 4
 SETUP = ADAM._replace(batch=8, read_every=STEPS)
 

@@ -51,7 +51,10 @@ def entries(folder: str) -> list[pathlib.Path]:
 
 
 def flip(folder: str, first: int, last: int) -> None:
-    """Flip a random bit of the largest cache file for each case, compute, print the result, and restore the file."""
+    """Flip a random bit of the largest cache file, compute, print the result, and restore the file.
+
+    This is repeated for each random seed from `first` to `last - 1`.
+    """
     cached_in(folder)
     import jax
 
@@ -74,7 +77,7 @@ def flip(folder: str, first: int, last: int) -> None:
 
 
 def flips(count: int) -> collections.Counter[str]:
-    """Count the results of `count` flipped bits; after a crash, a new process continues with the next case."""
+    """Flip one bit of a cache file in each of `count` cases; count the results. A new process follows a crash."""
     ends: collections.Counter[str] = collections.Counter()
     case = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +96,7 @@ def flips(count: int) -> collections.Counter[str]:
 
 
 def kills(count: int) -> collections.Counter[str]:
-    """Kill `count` processes as soon as a cache file appears, and count the results of the processes after them."""
+    """Kill `count` processes while they write a JAX cache; then count how the next process ends with each cache."""
     ends: collections.Counter[str] = collections.Counter()
     wanted = subprocess.run([sys.executable, __file__, "--compute", "off"], capture_output=True, check=True).stdout
     for _ in range(count):

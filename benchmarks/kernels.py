@@ -83,7 +83,7 @@ def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def grouped(form: Callable[..., Any], groups: int, stride: int, x: Any, filters: Any) -> Any:
-    """Compute a grouped convolution of channels-last images by the function `form`, with half a window of padding."""
+    """Compute a grouped convolution of channels-last images by the implementation `form`; padding is half a window."""
     pad = filters.shape[2] // 2
     geometry = Geometry([stride] * 2, [(pad, pad)] * 2, (1, 1), (1, 1), "NHWC")
     return form(x, filters, geometry, groups)
@@ -120,7 +120,10 @@ def grouped_convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def residual(once: bool, blocks: int, convolution: Callable[..., Any], x: Any, filters: Any) -> Any:
-    """Compute residual blocks of two convolutions; `once` applies `computed_once` to the input of each convolution."""
+    """Compute residual blocks of two convolutions, to measure the function `computed_once`.
+
+    With `once`, this function is applied to the input of each convolution, so that XLA computes the input only once.
+    """
 
     def normalised(y: Any) -> Any:
         mean = y.mean((0, 1, 2))

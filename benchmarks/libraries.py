@@ -21,7 +21,7 @@ from timing import Row, interleave, rate
 from training import ADAM, Setup, fluid_peer
 
 Train = Callable[[int], Any]
-CALLS, BATCHES, ROWS = 1000, 40, 256  # calls with one row, calls with a batch, and rows of a batch
+CALLS, BATCHES, ROWS = 1000, 40, 256  # measured inference: calls with one row, calls with a batch, rows of a batch
 
 
 class Library(NamedTuple):
@@ -47,11 +47,11 @@ class Library(NamedTuple):
         return importlib.import_module(self.peer)
 
     def images(self, x: np.ndarray) -> np.ndarray:
-        """Convert fluid's images to this library's layout; return other inputs unchanged."""
+        """Convert images from fluid's layout to the layout of the other library; return other inputs unchanged."""
         return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if self.channels_last and x.ndim == 4 else x
 
     def trained(self, net: str, inputs: tuple[np.ndarray, ...], labels: np.ndarray, setup: Setup) -> Train | None:
-        """Return a function that trains for n epochs, or None if the comparison leaves out this net."""
+        """Return a function that trains `net` in the other library for n epochs, or None if `net` is not compared."""
         model = self.model(net)
         if model is None:
             return None

@@ -17,7 +17,7 @@ _STATUS = b"HTTP/1.1 200 "
 
 
 class Figures(NamedTuple):
-    """The measurements of one round.
+    """The measurements of a server in one round of requests.
 
     Attributes:
       rate: responses per second.
@@ -70,7 +70,7 @@ def _ask(address: tuple[str, int], request: bytes, connections: int, seconds: fl
         start = now()
         for connection in opened:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # The state is the number of bytes of the response that are still missing, and the time of the request.
+            # The state of a connection: the number of missing bytes of the response, and the time of the request.
             state = [length, now()]
             selector.register(connection, selectors.EVENT_READ, (connection, state))
             connection.sendall(request)

@@ -38,10 +38,10 @@ def program() -> Any:
 
 
 def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
-    """Compute the loss by hand: a scan over dense `[time, batch, ...]` without a mask, and one product for all gates.
+    """Compute the loss of the LSTM net in plain JAX, with one matrix product for all gates of a step.
 
-    The vocabulary is smaller than the number of words in a batch, so it is faster to multiply the whole table by
-    `fc_0.w_0` before the look-up.
+    The scan runs over padded arrays `[time, batch, ...]` without a mask. The vocabulary is smaller than the number of
+    words in a batch, so it is faster to multiply the whole table by `fc_0.w_0` before the look-up.
     """
     x = (p["embedding_0.w_0"] @ p["fc_0.w_0"] + p["lstm_0.b_0"])[words.T]
 

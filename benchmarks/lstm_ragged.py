@@ -24,7 +24,7 @@ NAMES = ("embedding_0.w_0", "fc_0.w_0", "fc_0.b_0", "lstm_0.w_0", "lstm_0.b_0", 
 
 
 def data(count: int = SENTENCES, seed: int = 0, even: bool = False) -> list[tuple[np.ndarray, int]]:
-    """Generate rows `(words [length], label)`: most are short, or if `even`, all lengths are equally common."""
+    """Generate rows `(words [length], label)`: most rows are short, but with `even`, all lengths are equally common."""
     random = np.random.default_rng(seed)
     lengths = np.clip(np.round(np.exp(random.normal(3.6, 0.9, count))), 1, LONGEST).astype(int)
     if even:
@@ -92,7 +92,7 @@ def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Call
 
 
 def hand_peer(rows: list[Any], params: dict[str, Any]) -> Callable[[], list[float]]:
-    """Return a function that trains by hand for one epoch with padding to `LONGEST`, and returns every 20th loss."""
+    """Return a function that trains an epoch in plain JAX, padding rows to `LONGEST`, and returns every 20th loss."""
     optimizer = optax.adam(1e-3)
     step = plain_step(loss_of, optimizer)
     parameters = {name: jax.device_put(np.array(params[name])) for name in NAMES}
@@ -136,7 +136,7 @@ def run(rounds: int) -> list[Row]:
 
 
 def compare(what: str, rows: list[Any], buckets: list[int], rounds: int) -> list[Row]:
-    """Compare fluid with the hand-written loop: sentences per second, fraction of padding, number of compilations."""
+    """Compare fluid with a training loop in plain JAX: sentences per second, fraction of padding, compilations."""
     trainer, by_fluid = fluid_peer(rows, buckets)
     by_hand = hand_peer(rows, dict(trainer.params))
     peers = {"fluid": by_fluid, "hand": by_hand}

@@ -30,7 +30,7 @@ def by_fluid(trainer: fluid.Trainer, feed: dict[str, Any]) -> float:
 
 
 def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:
-    """Return a row with the memory of one of the nets in `models.py`."""
+    """Return a row of the memory table: a training step of an image net by fluid and by hand-written JAX."""
     trainer = fluid.Trainer(model.train_program, setup.by_fluid)
     x, labels = model.data(setup.batch)
     optimizer, step = make_step(model, setup.by_hand)
@@ -45,7 +45,7 @@ def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:
 
 
 def of_sentences() -> Row:
-    """Return a row with the memory of the LSTM in `lstm.py`."""
+    """Return a row of results: the memory of a training step of the LSTM in `lstm.py`, in fluid and by hand."""
     trainer, _ = lstm.fluid_peer()
     words, lengths, labels = lstm.data()[0]
     feed = {"words": fluid.SequenceBatch(words[..., None], lengths), "label": labels[:, None]}
@@ -62,7 +62,7 @@ def row(what: str, fluid_peer: float, hand: float) -> Row:
 
 
 def run(rounds: int) -> list[Row]:
-    """Measure all nets once, because the compiler reports the same memory in each round."""
+    """Measure the memory of each net once; ignore `rounds`, because each round would give the same numbers."""
     return [
         of_images("MLP 64-200-200-10", MLP),
         of_images("LeNet, NCHW", LENET),

@@ -125,7 +125,7 @@ def image_shape(layout: str) -> tuple[int, ...]:
 
 
 def resnet(layout: str) -> Model:
-    """Return the model of ResNet-32; fluid's images have the given layout."""
+    """Return ResNet-32 in fluid and by hand; `layout`, "NCHW" or "NHWC", is the layout of the images in fluid."""
     return Model(image_shape(layout), functools.partial(resnet_program, layout), resnet_forward, layout)
 
 
@@ -136,7 +136,7 @@ def lenet(layout: str) -> Model:
 
 
 def grouped_program(groups: int) -> Any:
-    """Return probabilities of 10 classes after three convolutions of `[128, 14, 14]` in `groups` groups, and a mean."""
+    """Return probabilities of 10 classes: three convolutions in `groups` groups, a mean over the pixels and an `fc`."""
     x = fluid.layers.data(name="x", shape=[128, 14, 14])
     for _ in range(3):
         x = fluid.layers.conv2d(x, 128, 3, padding=1, groups=groups, act="relu")
@@ -144,7 +144,7 @@ def grouped_program(groups: int) -> Any:
 
 
 def grouped_forward(groups: int, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute the grouped convolutions by hand, and return the logits and the unchanged states."""
+    """Compute the net of `grouped_program` in plain JAX; return the logits, and `states`, which no layer changes."""
     for i in range(3):
         x = jax.nn.relu(convolution(x, p[f"conv2d_{i}.w_0"], 1, 1, groups) + p[f"conv2d_{i}.b_0"])
     return x.mean((1, 2)) @ p["fc_0.w_0"] + p["fc_0.b_0"], states
@@ -174,7 +174,7 @@ def table_program(rows: int) -> Any:
 
 
 def table_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """Compute the net with a table by hand, and return the logits and the unchanged states."""
+    """Compute a net that reads rows of a table, in JAX without fluid; return the logits and the unchanged states."""
     hidden = p["embedding_0.w_0"][x].reshape(len(x), -1)
     hidden = jax.nn.relu(hidden @ p["fc_0.w_0"] + p["fc_0.b_0"])
     return hidden @ p["fc_1.w_0"] + p["fc_1.b_0"], states

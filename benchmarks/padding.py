@@ -20,7 +20,7 @@ ROWS, BATCH, EPOCHS, WORDS = 1280, 32, 20, 1000
 
 
 def lengths() -> dict[str, np.ndarray]:
-    """Return the length of each row, by the kind of data."""
+    """Generate the lengths of sequences as they occur in several kinds of data, such as sentences or clicks."""
     random = np.random.default_rng(0)
     return {
         "sentences": np.clip(random.lognormal(2.9, 0.5, ROWS).astype(int), 3, 99),
@@ -50,7 +50,7 @@ def seconds(rows: list[np.ndarray], labels: np.ndarray, buckets: list[int] | Non
 
 
 def lists(found: np.ndarray) -> list[list[int]]:
-    """Return the lists of buckets to compare with, shortest list first; `found` is the length of each row."""
+    """Return the compared lists of buckets (lengths to pad to), shortest first; `found` has the length of each row."""
     longest = np.random.default_rng(1).permutation(found).reshape(-1, BATCH).max(1)
     candidates = []
     for count in (1, 2, 3, 4):
@@ -62,7 +62,7 @@ def lists(found: np.ndarray) -> list[list[int]]:
 
 
 def main(rounds: int = 3) -> None:
-    fluid.set_compilation_cache(None)  # with a cache, only the first training would compile
+    fluid.set_compilation_cache(None)  # a cache on disk would save the later trainings their compilations
     print("| lengths | default, s | best list, s | list | ratio |\n|---|---|---|---|---|")
     random = np.random.default_rng(2)
     for kind, found in lengths().items():

@@ -86,7 +86,7 @@ def by_hand() -> Callable[[], float]:
         for number in range(STEPS):
             feed = jax.device_put((X.copy(), LABELS.copy()), NamedSharding(mesh, split))
             parameters, loss = compiled(parameters, *feed)
-            if number % 5 == 4:  # devices that share few cores hang if many steps are in flight
+            if number % 5 == 4:  # devices that share few cores may hang if many steps wait for their turn
                 loss.block_until_ready()
 
     return lambda: rate(STEPS, work)

@@ -1,8 +1,8 @@
-"""A population of 16 perceptrons, Adam, compared with 16 trainings of one perceptron, one after the other.
+"""A Population of 16 perceptrons with Adam, compared with 16 trainings of one perceptron, one after the other.
 
-Both peers use fluid. The rows in steps per second do not include compilation, and a step of the population counts as 16
-steps. The row in sweeps per second includes everything from the creation of the Population, or of the first Trainer, to
-the last step: also all compilations.
+Both variants use fluid. The rows in steps per second do not include compilation, and a step of the Population counts as
+16 steps. In the row in sweeps per second, a sweep trains the 16 perceptrons with different learning rates. The time of
+a sweep includes the creation of the Population or of the 16 Trainers, and all compilations.
 """
 
 import functools
@@ -49,13 +49,13 @@ def trained(trainer: fluid.Trainer, reader: Any) -> Callable[[], Any]:
 
 
 def in_turn(work: Callable[[], Any]) -> None:
-    """Call `work` once for each member, one call after the other."""
+    """Call `work` as often as the population has members, one call after the other."""
     for _ in range(SIZE):
         work()
 
 
 def steps_of(model: Any, batch: int, steps: int = 100) -> dict[str, Callable[[], float]]:
-    """Return the population and the single trainings, as functions that measure the training steps per second."""
+    """Return functions that measure training steps per second: "fluid" of a population, "hand" of single trainings."""
     reader = reader_of(model, batch, steps)
     together = trained(fluid.Population(model.train_program, ADAM.by_fluid, size=SIZE), reader)
     # A single Trainer for all trainings compiles only once; the values of its parameters do not change the time.

@@ -17,7 +17,7 @@ from timing import Row, interleave, table
 
 import fluid
 
-ROWS, STEPS, EPOCHS = 128, 20, 4  # rows per process and step, steps per epoch, and epochs
+ROWS, STEPS, EPOCHS = 128, 20, 4  # rows of a step in each process, steps of an epoch, epochs
 ONE_CORE = {"NPROC": "1"}  # NPROC sets the number of threads in XLA's pool on a CPU
 
 

@@ -1,8 +1,9 @@
-"""One process of `startup.py`: a small encoder on generated sentences of 2 to 40 words, grouped by length, 8 epochs.
+"""Train a small encoder for 8 epochs on generated sentences of 2 to 40 words; `startup.py` measures the seconds.
 
     python benchmarks/ragged_encoder.py default
 
-The argument selects the padding sizes: "default" for the sizes that fluid chooses, "one" for the longest sentence.
+A minibatch has sentences of similar length. The argument selects the padded lengths: "default" for the lengths that
+fluid chooses, "one" for the length of the longest sentence.
 """
 
 import sys

@@ -24,7 +24,7 @@ def block(x: Any) -> Any:
 
 
 def repeated(n: int) -> Any:
-    """Return a net of `n` blocks by `layers.repeat`, which compiles one block as the body of a scan."""
+    """Return a net of `n` equal blocks; `layers.repeat` runs the blocks in a scan, so XLA compiles a single block."""
     return fluid.layers.repeat(block, n, fluid.layers.data("x", X.shape[1:]))
 
 

@@ -79,7 +79,7 @@ def draw(figures: dict[str, Figure]) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fluid"  # equal figures produce an equal file
+    matplotlib.rcParams["svg.hashsalt"] = "fluid"  # a fixed salt, so equal figures have equal SVG files
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
@@ -103,7 +103,7 @@ def draw(figures: dict[str, Figure]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Save the rows of stdin in the named section, if a section is named, and write the ten rows and the picture."""
+    """Update the README's table and picture from FIGURES.md; first save the rows of stdin, if a section is named."""
     if arguments:
         new = read(sys.stdin.read())
         if not new:

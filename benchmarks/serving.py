@@ -150,7 +150,7 @@ def check(url: str, request: bytes, wanted: np.ndarray) -> None:
 
 
 def forward(name: str, path: str) -> None:
-    """Print the time per row of the model without a server, in batches of 1 and 64: batching cannot gain more."""
+    """Print the time per row without a server, alone and in a batch of 64: the ratio limits the gain by batching."""
     program = export.load(path).program()
     arrays = program.init(jax.random.key(0))
     call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
@@ -163,7 +163,7 @@ def forward(name: str, path: str) -> None:
 
 
 def throughput(name: str, path: str, rounds: int, seconds: float) -> None:
-    """Print the figures of fluid's server and the bare handler with 1, 4 and 64 connections, measured alternately."""
+    """Print the figures of fluid's server and of a bare uvicorn server with 1, 4 and 64 connections, in turns."""
     row = np.random.default_rng(0).normal(size=(1, *MODELS[name][1])).astype("float32")
     request = request_of(row)
     (wanted,) = fluid.Inferencer(param_path=path).infer({"x": row})

@@ -1,7 +1,8 @@
 """Time from the start of a process to its first training step or inference, with an empty and a full compilation cache.
 
-The first process of each peer starts with an empty cache, and the second process with a full cache. fluid uses its
-default cache; the hand-written code uses JAX's cache, with the settings that store every program. The hand-written code
+fluid and hand-written JAX each run in two processes: the first process starts with an empty cache, and the second
+process with a full cache. fluid uses its default cache; the hand-written code uses JAX's cache, with the settings that
+store every program. The hand-written code
 draws initial values with NumPy. In a "late step", it takes a second to read the minibatch. The clocks "wall" and "CPU"
 stop after the step or the inference, and the clock "process" stops at the end of the process.
 """
@@ -54,7 +55,7 @@ def reached(*arguments: str, folder: str, source: str | None = None) -> dict[str
 
 
 def starts(peer: str, net: str) -> Figures:
-    """Return the seconds of the first step and the first inference, with an empty and with a full cache, by clock."""
+    """Return the seconds until the first step and the first inference, with an empty and a full compilation cache."""
     found: Figures = {}
     with tempfile.TemporaryDirectory() as place:
         parameters = str(pathlib.Path(place) / "parameters.npz")
@@ -67,13 +68,19 @@ def starts(peer: str, net: str) -> Figures:
 
 
 def encoder(buckets: str, source: str | None = None) -> float:
-    """Return the seconds of `ragged_encoder.py` with an empty cache; `source` has another version of fluid."""
+    """Measure the seconds of `ragged_encoder.py` with an empty compilation cache.
+
+    If `source` is given, it is a folder with another version of fluid, which is measured instead.
+    """
     with tempfile.TemporaryDirectory() as place:
         return process("ragged_encoder.py", buckets, folder=f"{place}/fluid", source=source)[0]
 
 
 def alone(net: str, rounds: int, beside: str = "hand") -> list[Row]:
-    """Measure only the first step of one net with an empty cache, in fluid and in the peer `beside`."""
+    """Measure the first training step of one net with an empty compilation cache, in fluid and in hand-written JAX.
+
+    For the hand-written code, `beside` is "hand" or, if JAX draws the initial values, "drawn by jax".
+    """
 
     def start(peer: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:

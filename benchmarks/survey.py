@@ -86,7 +86,7 @@ def of_vision(name: str) -> Any:
 
 
 def permuted(peer: Peer) -> Peer:
-    """Return a peer for images `[batch, height, width, channels]`, the layout that PyTorch recommends on CPUs."""
+    """Wrap a PyTorch net to read images `[batch, height, width, channels]`, which PyTorch recommends on CPUs."""
     if isinstance(peer, nn.Module):
         peer.to(memory_format=torch.channels_last)  # type: ignore[call-overload,unused-ignore]
 
@@ -223,7 +223,7 @@ def images() -> dict[str, Case]:
 
 
 def temporal_shift(x: Any) -> Any:
-    """Move a quarter of the channels to the next image of a clip, and a quarter to the previous image; a clip has 8."""
+    """Move a quarter of the channels to the next of the 8 images of a clip, and a quarter to the previous image."""
     clips = x.reshape(-1, 8, *x.shape[1:])
     part = x.shape[1] // 4
     back = F.pad(clips[:, :-1, :part], (0, 0, 0, 0, 0, 0, 1, 0))
@@ -424,7 +424,10 @@ def levenshtein(x: Any, y: Any) -> Any:
 
 
 class Sampled(nn.Module):
-    """The loss of the true class against randomly drawn classes, which reads only their rows of the weights."""
+    """The loss of the true class against randomly drawn classes.
+
+    Of the weights, the loss reads only the rows of the true class and of the drawn classes.
+    """
 
     def __init__(self, classes: int, width: int, count: int):
         super().__init__()
@@ -457,7 +460,7 @@ class Tree(nn.Module):
 
 
 def dense() -> dict[str, Case]:
-    """Return cases of layers for vectors, and of losses."""
+    """Return benchmark cases: layers that work on vectors, and losses."""
     found: dict[str, Case] = {}
     found["fc 1024 to 1024, batch 256"] = Case(
         lambda x: layers.fc(x, 1024), {"x": normal(256, 1024)}, nn.Linear(1024, 1024)
@@ -512,7 +515,7 @@ def sampled_softmax(x: Any, label: Any) -> Any:
 
 
 def plain() -> dict[str, Case]:
-    """Return cases of operations on arrays."""
+    """Return, by name, the operations on arrays that the benchmark measures."""
     found: dict[str, Case] = {}
     scores = {"x": normal(256, 30000)}
     found["topk 5 of 1000, batch 256"] = Case(
@@ -628,7 +631,7 @@ class Deformable(nn.Module):
 
 
 def detection() -> dict[str, Case]:
-    """Return cases of layers for object detection."""
+    """Return, by name, the layers for object detection that the benchmark measures."""
     found: dict[str, Case] = {}
     vision = of_vision("roi_align") is not None
     regions = {"x": normal(2, 256, 50, 50), "rois": boxes(2, 128, size=800.0)}
@@ -823,7 +826,7 @@ def by_fluid(case: Case) -> dict[str, Callable[[], Any]]:
 
 
 def by_torch(case: Case) -> dict[str, Callable[[], Any]]:
-    """Return functions that run the peer, by the name of the pass: "forward" and "gradient"."""
+    """Return functions that run the layer in PyTorch, by name: "forward" and, if there is a gradient, "gradient"."""
     if case.peer is None:
         return {}
     peer = case.peer
@@ -837,7 +840,7 @@ def by_torch(case: Case) -> dict[str, Callable[[], Any]]:
 
     if not case.gradient:
         return {"forward": forward}
-    slopes = torch.empty_like(forward()).normal_()  # with the memory layout of the result
+    slopes = torch.empty_like(forward()).normal_()  # `empty_like` keeps the memory layout of the result
 
     def gradient() -> Any:
         value = peer(*feeds)

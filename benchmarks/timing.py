@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 def interleave(peers: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
-    """Run the peers alternately, A B, B A, A B, ..., after one uncounted warm-up round."""
+    """Run the measuring functions `peers` alternately, A B, B A, A B, ..., after one uncounted warm-up round."""
     for measure in peers.values():
         measure()
     numbers: dict[str, list[T]] = {name: [] for name in peers}

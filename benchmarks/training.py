@@ -36,7 +36,7 @@ Train = Callable[[int], list[float]]
 
 
 def fluid_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = ADAM) -> tuple[fluid.Trainer, Train]:
-    """Return a trainer, and a function that trains for n epochs, and returns the losses that it reads."""
+    """Return a Trainer, and a function that trains for n epochs; it returns the losses of every `read_every`th step."""
     trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid)
     reader = fluid.reader.arrays({"x": x, "label": labels}, batch_size=setup.batch, shuffle=True, seed=0)
 
@@ -93,7 +93,10 @@ def hand_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, s
 
 
 def fused_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = ADAM) -> tuple[fluid.Trainer, Train]:
-    """Return a trainer and a function like `fluid_peer`, but with many steps per call, and data on the device."""
+    """Return a Trainer with many steps per call of the device and with data on the device, and a training function.
+
+    The function trains for n epochs, and returns the losses that it reads, like the function of `fluid_peer`.
+    """
     trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid, steps_per_dispatch="auto")
     columns = {"x": x, "label": labels}
     reader = fluid.reader.arrays(columns, batch_size=setup.batch, shuffle=True, seed=0, on_device=True)
@@ -112,7 +115,7 @@ def fused_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = A
 
 
 def scan_peer(model: Model, x: np.ndarray, labels: np.ndarray, params: Arrays, setup: Setup = ADAM) -> Train:
-    """Return a function like `hand_peer`, but with a scan over the steps between two reads, and data on the device."""
+    """Return a function that trains in plain JAX, with data on the device; a scan runs the steps between two losses."""
     optimizer, step = make_step(model, setup.by_hand)
     trainable = set(fluid.Program(model.train_program).parameters)
     parameters, states = split(params, trainable)

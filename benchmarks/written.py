@@ -17,7 +17,10 @@ FEED = {"x": random.normal(size=(4, 8, 8, 8)).astype("float32"), "label": random
 
 
 def net(faces: Any, blocks: int) -> Any:
-    """Return the loss of a net with ten layers per block, and four more; `faces` is `fluid` or `fluid.static`."""
+    """Return the loss of a net: `blocks` blocks of ten layers, and four more layers.
+
+    `faces` is the module that provides the layers, `fluid` or `fluid.static`.
+    """
     layers = faces.layers
     x, label = layers.data("x", shape=[8, 8, 8]), layers.data("label", shape=[1], dtype="int64")
     for _ in range(blocks):
@@ -33,7 +36,7 @@ def net(faces: Any, blocks: int) -> Any:
 
 
 def by_static() -> tuple[float, float]:
-    """Measure the seconds until all layers are recorded, and until the end of the first step."""
+    """Measure seconds in `fluid.static`: until the program has all layers, and until the first training step ends."""
     jax.clear_caches()
     main, startup = static.Program(), static.Program()
     with static.scope_guard(static.Scope()), static.program_guard(main, startup), static.unique_name.guard():
@@ -48,7 +51,7 @@ def by_static() -> tuple[float, float]:
 
 
 def by_function() -> tuple[float, float]:
-    """Measure the seconds until a Session of the program is created, and until the end of the first step."""
+    """Measure a program function: the seconds until its Session is created, and until the first step ends."""
 
     def program() -> Any:
         loss = net(fluid, BLOCKS)

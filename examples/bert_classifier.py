@@ -44,7 +44,7 @@ TABLE = {
     "*pooler.dense.bias": "pooler.b_0",
 }
 HEAD = {"classifier.weight": ("classifier.w_0", "transpose"), "classifier.bias": "classifier.b_0"}
-IGNORE = ["*position_ids"]  # older files also contain the indices of the positions, which are not weights
+IGNORE = ["*position_ids"]  # older files have the numbers 0, 1, 2, ... under this name, no weights
 SMALL = {"count": 40, "positions": 32, "depth": 2, "size": 32, "hidden": 64}
 
 

@@ -43,7 +43,7 @@ def make_strips(images, labels, count, seed):
 
 
 def scores():
-    """Return the logits of ten digits and the blank for each column of a strip."""
+    """Return the logits of ten digits and the CTC blank for each pixel column of an image strip."""
     hidden = fluid.layers.data(name="strip", shape=[8], lod_level=1)
     for _ in range(2):
         hidden = fluid.layers.sequence_conv(hidden, num_filters=64, filter_size=5, act="relu")
@@ -65,7 +65,7 @@ def train_program():
 
 
 def inference_program():
-    """Return the digits that the net reads in each strip."""
+    """Return the digits that the net recognizes in each strip (an image of several digits in a row)."""
     return fluid.layers.ctc_greedy_decoder(scores(), blank=BLANK)
 
 

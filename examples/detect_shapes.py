@@ -38,7 +38,7 @@ def generate(count, seed):
 
 
 def predicted():
-    """Return the offsets and the logits of all prior boxes, the prior boxes, and their variances."""
+    """Return the predictions for all prior boxes (offsets and logits of classes), the boxes, and their variances."""
     image = fluid.layers.data(name="image", shape=[1, SIZE, SIZE])
     hidden, maps = image, []
     for filters in (16, 32, 64):
@@ -59,7 +59,8 @@ def train_program():
     labels = fluid.layers.data(name="labels", shape=[1], dtype="int64", lod_level=1)
     loss = fluid.layers.ssd_loss(offsets, logits, boxes, labels, prior, variances)
     fluid.layers.detection_output(offsets, logits, prior, variances, nms_threshold=0.45, keep_top_k=20, name="found")
-    return fluid.layers.metric(fluid.layers.reduce_sum(loss), reduce="mean")  # a test averages over minibatches
+    # A test returns the mean of this loss over all minibatches.
+    return fluid.layers.metric(fluid.layers.reduce_sum(loss), reduce="mean")
 
 
 def inference_program():

@@ -1,8 +1,8 @@
 """A GAN that draws handwritten digits: two programs, each with its own optimizer, in one Trainer.
 
 The generator draws an image of a requested digit from noise; the discriminator distinguishes generated images from the
-real digits of scikit-learn. Training alternates between a step of each. `--loop session` trains in a custom loop over a
-Session, with bit-identical results. Run
+real digits of scikit-learn. Training alternates between a step of the generator and a step of the discriminator.
+`--loop session` trains in a custom loop over a Session, with bit-identical results. Run
 
     python examples/gan_digits.py
     python examples/gan_digits.py --loop session
@@ -19,7 +19,8 @@ import fluid
 from fluid import layers
 
 NOISE, HIDDEN, PIXELS, DIGITS = 32, 192, 64, 10
-# The parameters that the optimizer of each program updates; without a selection, both would update all parameters.
+# For each program, the parameters that its optimizer updates. By default, each optimizer would update the parameters
+# of both programs.
 MOVED = {"discriminator": "discriminator/*", "generator": "generator/*"}
 
 

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import fluid
 from fluid import layers
 
-# Names in files of the whole model begin with "transformer.h.0", and names in files without the head begin with "h.0".
-# One matrix contains the projections to queries, keys and values. All matrices are [in, out], as in fluid.
+# Hugging Face saves GPT-2 with its output layer (the head) or without the head. Names in files with the head begin with
+# "transformer.h.0", and names in files without the head begin with "h.0". One matrix contains the projections to
+# queries, keys and values. All matrices are [in, out], as in fluid.
 TABLE = {
     "*wte.weight": "wte",
     "*wpe.weight": "wpe",
@@ -35,7 +36,8 @@ TABLE = {
     "*ln_f.weight": "ln_f.w_0",
     "*ln_f.bias": "ln_f.b_0",
 }
-# The matrix lm_head is a copy of the word table wte, and the entries in attn are causal masks in older files.
+# Entries of GPT-2's file that are not loaded: lm_head is a copy of the word table. Older files also have causal masks
+# of the attention.
 IGNORE = ["lm_head.weight", "*.attn.bias", "*.attn.masked_bias"]
 SMALL = {"count": 65, "positions": 32, "depth": 2, "size": 64, "heads": 4}
 

@@ -18,7 +18,7 @@ import numpy as np
 import fluid
 
 ROLES = ["agent", "patient", "place", "time", "verb"]
-TAGS = [f"{kind}-{role}" for role in ROLES for kind in "BI"] + ["O"]  # the order that `chunk_eval` defines for IOB
+TAGS = [f"{kind}-{role}" for role in ROLES for kind in "BI"] + ["O"]  # in the order of `chunk_eval`'s scheme IOB
 
 NOUNS = "dog cat girl boy teacher king farmer bird singer doctor baker clerk".split()
 ADJECTIVES = "old young tall small clever quiet".split()
@@ -29,7 +29,7 @@ WORDS = sorted({*NOUNS, *ADJECTIVES, *VERBS, *PLACES, *" ".join(TIMES).split(), 
 
 
 def make_sentence(random):
-    """Generate `(words, [(index, spans)])`: a sentence, and for each verb its index and the spans of the roles."""
+    """Generate a sentence and its semantic roles: `(words, [(index of a verb, spans of the roles of the verb)])`."""
     words, frames = [], []
 
     def pick(choices):
@@ -109,7 +109,7 @@ def make_programs(depth, hidden):
 
 
 def spans(tags):
-    """Return the roles in a row of tag ids, as a list of `(start, end, role)`."""
+    """Convert a row of tag ids, one for each word, to the roles of the sentence: a list of `(start, end, role)`."""
     found, outside = [], len(TAGS) - 1
     for i, tag in enumerate(tags):
         if tag == outside:

@@ -58,7 +58,7 @@ def generate(count, seed=0):
 
 
 def encode(size):
-    """Return the inputs of the decoder: a vector for each word, and the initial state."""
+    """Encode the words of a date; return a vector for each word, and the initial state of the decoder."""
     words = fluid.layers.data(name="words", shape=[1], dtype="int64", lod_level=1)
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     ways = [
@@ -125,7 +125,7 @@ def read(ids):
 
 
 def main(num_epochs=4, count=6000, path="dates.params"):
-    """Train, save, load and translate; return the share of correct test dates by the net and by guessing."""
+    """Train, save and load a net that translates dates; return the share of correct dates by net and by guessing."""
     pairs = generate(count + 500)
     ids = {word: i for i, word in enumerate(sorted({word for words, _ in pairs for word in words}))}
     spelt = [[DIGITS.index(c) for c in digits] for _, digits in pairs]

@@ -54,7 +54,7 @@ class People:
         self.drift()
 
     def drift(self):
-        """Draw new tastes for all people."""
+        """Draw new tastes for all users, so that the trained model must adapt."""
         self._likes = self._random.normal(size=(USERS, TASTES))
 
     def rate(self, count):
@@ -88,7 +88,7 @@ def send(trainer, people, count, part=1000):
 
 
 def wait_for(url, version):
-    """Wait until the server at `url` serves the version."""
+    """Wait until the server at `url` serves the version `version` of the model "movies"."""
     while True:
         with urllib.request.urlopen(f"{url}/v2/models/movies") as answer:
             if f'"{version}"' in answer.read().decode():
@@ -104,7 +104,7 @@ def error(inferencer, ratings):
 
 
 def main(ratings=20_000, folder="recommender", seed=0):
-    """Train online, change all tastes, and serve; return errors by name."""
+    """Train a recommender online, change the tastes of all people, and serve it; return the test errors by name."""
     folder = pathlib.Path(folder)
     models = folder / "movies"
     people = People(seed)

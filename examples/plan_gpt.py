@@ -56,7 +56,7 @@ def train_program():
 
 
 def main(program=train_program, batch_size=256, meshes=MESHES, memory=80 * 10**9):
-    """Plan, print the table, and return the plan."""
+    """Plan the training of a program for each mesh of devices, print the plan as a table, and return it."""
     optimizer = fluid.optimizer.Adam(3e-4)
     plan = fluid.plan(program, optimizer, batch_size, meshes, memory=memory, precision="bfloat16")
     print(plan)

@@ -62,7 +62,7 @@ class Player:
         self.rng.bit_generator.state = state
 
     def play(self, probabilities, count=EPISODES):
-        """Play `count` episodes at once; `probabilities` returns `[count, 2]` for observations `[count, 4]`.
+        """Play `count` episodes at once; `probabilities` maps observations `[count, 4]` to action probabilities.
 
         Returns:
           Arrays `[HORIZON, count, ...]`: observations, actions, and a mask that is True before the end of an episode.
@@ -86,7 +86,7 @@ def actor(observation):
 
 @fluid.shared
 def critic(observation):
-    """Estimate the return that follows each observation, `[batch, 1]`."""
+    """Estimate the sum of the rewards that follow each observation, `[batch, 1]`."""
     return layers.fc(layers.fc(observation, size=64, act="tanh"), size=1)
 
 
@@ -123,7 +123,7 @@ def returns(alive):
 
 
 def as_feed(observations, actions, alive):
-    """Return all steps of all episodes as one minibatch of a fixed size, so that one compilation is enough."""
+    """Return all steps of all episodes as one minibatch of constant size, so that JAX compiles only once."""
     rows = {"observation": observations, "action": actions, "return": returns(alive), "weight": alive}
     sizes = {"observation": 4}
     return {name: values.reshape(-1, sizes.get(name, 1)) for name, values in rows.items()}

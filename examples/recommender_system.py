@@ -78,7 +78,7 @@ def columns(users, movies, ratings):
 
 
 def make_programs(user_count, movie_count):
-    """Return the inference program and the training program."""
+    """Return the inference program and the training program of a net that predicts ratings of movies."""
 
     def look_up(name, rows, width, shape=(1,), padding_idx=None):
         ids = fluid.layers.data(name=name, shape=list(shape), dtype="int64")
@@ -95,8 +95,8 @@ def make_programs(user_count, movie_count):
         return fluid.layers.fc([movie, fluid.layers.reduce_sum(categories, dim=1)], size=32, act="tanh")
 
     def inference_program():
-        nearness = fluid.layers.cos_sim(user_tower(), movie_tower())  # from -1 to 1
-        return fluid.layers.scale(nearness, scale=2.5, bias=3.0)  # from 0.5 to 5.5
+        nearness = fluid.layers.cos_sim(user_tower(), movie_tower())  # the cosine is from -1 to 1
+        return fluid.layers.scale(nearness, scale=2.5, bias=3.0)  # ratings from 0.5 to 5.5
 
     def train_program():
         rating = fluid.layers.data(name="rating", shape=[1])

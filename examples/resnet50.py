@@ -63,7 +63,7 @@ def scores_program(size=224, **sizes):
 
 
 def main(path=None, size=224, count=2, **sizes):
-    """Load the weights, score generated images, and return the scores and the Session."""
+    """Load the weights, classify generated images, and return the scores of the classes and the Session."""
     session = fluid.Session(lambda: scores_program(size, **sizes))
     if path:
         print(fluid.io.load_state_dict(session, path, TABLE, ignore=IGNORE))

@@ -31,7 +31,7 @@ def recorded():
 
 
 def fine_tune(model, images, labels, num_epochs):
-    """Train the old net on new labels; return the loss before and after."""
+    """Train the loaded model further, on new labels; return the loss before and after the training."""
 
     def train_program():
         label = fluid.layers.data("label", shape=[1], dtype="int64")
@@ -46,14 +46,17 @@ def fine_tune(model, images, labels, num_epochs):
 
 
 def convert(model, path):
-    """Convert the model to one file, which needs neither the folder nor PaddlePaddle."""
+    """Save the old model as a single file, which runs without PaddlePaddle and without the original folder."""
     program = model.program
     fluid.io.save_inference_model(path, program, program.params, model.feed_target_names, model.fetch_targets)
     print(f"{path}: {pathlib.Path(path).stat().st_size:,} bytes")
 
 
 def main(num_epochs=20, path="old.fluid"):
-    """Run, fine-tune, convert and serve; return the largest differences to PaddlePaddle's results, and both losses."""
+    """Run the old model, train it further, convert it, and serve it.
+
+    Return the largest differences to PaddlePaddle's results, and the losses before and after the further training.
+    """
     model = load()
     print(
         f"{', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}, {len(model.program.params)} arrays"

@@ -33,7 +33,7 @@ def inference_program():
 
 
 def train_program():
-    """Return the loss and the probabilities."""
+    """Return the outputs of the training: the loss, and the probabilities of the ten digits."""
     label = fluid.layers.data("label", shape=[1], dtype="int64")
     digit = inference_program()["digit"]
     return {"loss": fluid.layers.mean(fluid.layers.cross_entropy(digit, label)), "digit": digit}

@@ -78,7 +78,7 @@ NETS = {"conv": convolution_net, "lstm": stacked_lstm_net, "rnn": dynamic_rnn_ne
 
 
 def make_programs(net, size):
-    """Return the inference program and the training program."""
+    """Return the inference program and the training program of a net that classifies reviews."""
 
     def inference_program():
         words = fluid.layers.data(name="words", shape=[1], dtype="int64", lod_level=1)

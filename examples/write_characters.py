@@ -19,7 +19,7 @@ import numpy as np
 
 import fluid
 
-WINDOW, BATCH, PART = 64, 32, 16  # characters of a window, windows of a batch, characters of a part of a text
+WINDOW, BATCH, PART = 64, 32, 16  # length of a training text, texts in a minibatch, length of a written part
 
 
 def load_text():
@@ -36,10 +36,10 @@ def encode(text, characters):
 
 
 def make_programs(count, size):
-    """Return the training program of a model of `count` characters, and the program that writes the next part."""
+    """Return the program that trains a model of text, and the program that continues a text by `PART` characters."""
 
     def model(ids, state=None):
-        """Return scores of each next character, and the state after the last one."""
+        """Return the scores of the next character after each character, and the last state of the recurrent layer."""
         x = fluid.layers.fc(fluid.layers.embedding(ids, size=[count, 32]), size=3 * size)
         states = fluid.layers.dynamic_gru(x, size, h_0=state)
         return fluid.layers.fc(states, size=count), fluid.layers.sequence_last_step(states)
@@ -75,7 +75,10 @@ def windows(text, starts):
 
 
 def main(size=192, steps=600, length=192, prompt="The value of the ", temperature=0.5, path="writer.fluid"):
-    """Train, test, export, serve and write; return bits per character of the net and by counting, and the text."""
+    """Train, test, export and serve a net that writes text; return two scores, and a text from the server.
+
+    The scores are bits per character: first of the net, then of a baseline that counts pairs of characters.
+    """
     text = load_text()
     characters = "".join(sorted(set(text)))
     ids = encode(text, characters)

@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # must precede the import of JAX; set cuda,cpu to test a GPU
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the import of JAX; to test a GPU, set cuda,cpu
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import hypothesis
@@ -69,7 +69,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(scope="module")
 def optimized():
-    """Compile with all optimizations, because with few passes XLA may round differently inside and outside a loop."""
+    """Enable all optimizations of XLA for a test: without them, results inside and outside of a loop may differ."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield

@@ -238,7 +238,7 @@ def test_interleaved_peers_alternate_and_fill_the_table():
 
 
 def row(better, *ratios):
-    """Return a row of a benchmark with these ratios of fluid to the peer."""
+    """Return a benchmark result: `ratios` are fluid's numbers, divided by the numbers of the hand-written code."""
     numbers = {"fluid": list(ratios), "hand": [1.0] * len(ratios)}
     return importlib.import_module("timing").Row("steps", "1/s", numbers, higher_is_better=better)
 

@@ -46,7 +46,7 @@ def test_published_cifar10_format_is_read(in_tmp):
     write_cifar10(in_tmp, records)
     train, test = example.read_cifar10(in_tmp)
     assert train["image"].shape == (35, 3, 32, 32) and test["label"].tolist() == [3, 1, 4, 1, 5, 9, 2]
-    # The file has all red bytes of an image first, row by row; the blue bytes are last.
+    # In a CIFAR-10 file, all red bytes of an image are first, row by row, and all blue bytes are last.
     assert test["image"][2, 0, 1, 5] == np.float32(records[2, 1 + 32 + 5]) / 255
     assert test["image"][2, 2, 31, 31] == np.float32(records[2, -1]) / 255
 
@@ -208,7 +208,8 @@ def test_plan_gpt(capsys):
     example = load("plan_gpt")
     small = functools.partial(example.gpt, count=50, length=8, layers=2, size=16, heads=2, hidden=24)
     plan = example.main(small, batch_size=4, meshes=[fluid.Mesh(data=1)])
-    numbers = 2 * 50 * 16 + 2 * (4 * 16 * 16 + 3 * 16 * 24 + 4 * 16) + 2 * 16  # two tables, two blocks, the last norm
+    # The parameters of the embedding and the output layer, of two blocks, and of the last normalisation.
+    numbers = 2 * 50 * 16 + 2 * (4 * 16 * 16 + 3 * 16 * 24 + 4 * 16) + 2 * 16
     assert plan.candidates[0].parameters == 4 * numbers
     assert f"{numbers:,} parameters, 4 rows" in capsys.readouterr().out
 
@@ -220,7 +221,7 @@ def test_population_digits(in_tmp, capsys, monkeypatch):
     # Leave out the convolution, because compiling it takes longer than the rest of the training.
     monkeypatch.setattr(fluid.nets, "simple_img_conv_pool", lambda image, *sizes, **settings: image)
     best, together = example.main(num_epochs=3)
-    assert best > 0.85 and together > 0.85  # a guess is right in a tenth of the cases
+    assert best > 0.85 and together > 0.85  # a random guess among ten digits is right in a tenth of the cases
     assert f"test accuracy {best:.4f}" in capsys.readouterr().out
     assert (in_tmp / "population_digits.png").read_bytes().startswith(b"\x89PNG")
 
@@ -254,7 +255,8 @@ def test_bert_classifier(capsys):
 def test_resnet50_prints_the_most_probable_classes(capsys):
     example = load("resnet50")
     scores, session = example.main(size=32, blocks=(1, 1, 1, 1), classes=7)
-    assert scores.shape == (2, 7) and len(session.params()) == 5 + 4 * 20 + 2  # first convolution, four blocks, and fc
+    # The net has the parameters of the first convolution and its normalisation, of four blocks, and of `fc`.
+    assert scores.shape == (2, 7) and len(session.params()) == 5 + 4 * 20 + 2
     assert capsys.readouterr().out.count("most probable classes") == 2
 
 

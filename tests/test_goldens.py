@@ -11,8 +11,8 @@ from golden_cases import IMPOSSIBLE, STATES, assert_close, cases, flat, initial_
 
 import fluid
 
-# fluid warns of two habits of PaddlePaddle that it repeats: some sparse tables have dense updates, and some factors are
-# truncated to integers.
+# PaddlePaddle updates some sparse tables densely, and truncates some factors to integers. fluid does the same, with a
+# warning.
 pytestmark = pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 
 BY_ID = {case.id: case for case in cases()}

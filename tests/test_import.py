@@ -118,7 +118,7 @@ def test_a_module_beside_the_layers_loads_on_use():
 
 
 def test_no_device_is_initialised():
-    """Check that JAX accepts a setting after the import; JAX refuses it after the first use of a device."""
+    """Check that JAX accepts a number of devices after `import fluid`; JAX refuses it once a device was used."""
     code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"
     assert python(code) == "3"
 

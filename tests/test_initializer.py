@@ -8,7 +8,7 @@ from fluid import errors, initializer
 from fluid.initializer import Normal, TruncatedNormal, Uniform
 
 KEY = jax.random.key(0)
-LARGE = (2_300_000, 2)  # four blocks and a shorter fifth block
+LARGE = (2_300_000, 2)  # large arrays are drawn in blocks: here four, and a shorter fifth block
 
 
 @pytest.mark.parametrize("shape", [(300, 200), LARGE])
@@ -67,7 +67,8 @@ def test_given_arrays_and_kernels_must_fit():
 
 def test_bilinear_upsampling_keeps_a_constant():
     kernel = initializer.Bilinear()(KEY, (1, 1, 4, 4), "float32")[0, 0]
-    # Each output cell of a transposed convolution of stride 2 is a sum over every other cell of the kernel.
+    # For a constant image, each output pixel of a transposed convolution of stride 2 sums every other row and column of
+    # the kernel.
     for i in (0, 1):
         for j in (0, 1):
             assert kernel[i::2, j::2].sum() == pytest.approx(1.0)
@@ -80,7 +81,7 @@ def test_a_small_number_alone_is_warned_of(make):
 
 
 def test_numbers_that_are_given_are_not_warned_of():
-    assert Normal(0.02, 1.0) == Normal(loc=0.02, scale=1) and Normal() == Normal(0.0, 1.0)  # a warning would fail
+    assert Normal(0.02, 1.0) == Normal(loc=0.02, scale=1) and Normal() == Normal(0.0, 1.0)  # pytest fails if this warns
     assert (
         Normal(5.0).scale == 1.0
         and Uniform(0.0).high == 1.0

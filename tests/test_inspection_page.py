@@ -30,7 +30,7 @@ def test_code_of_the_page_prints_the_shown_output(in_tmp, capsys):
             check_alike(capsys.readouterr().out, content)
             shown.append(content)
         else:
-            # Add empty lines before the code, so that tracebacks and the table have the line numbers of the page.
+            # Add empty lines before the code, so that all printed line numbers are line numbers of docs/inspection.md.
             exec(compile("\n" * text.count("\n", 0, found.start(2)) + content, str(PAGE), "exec"), namespace)
     assert len(shown) == 3
     assert (in_tmp / "train_program.svg").is_file() and (in_tmp / "train_program.dot").is_file()

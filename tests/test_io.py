@@ -99,7 +99,7 @@ def test_every_flipped_byte_is_noticed_or_harmless(saved):
             found, _ = io.load_arrays(saved)
         except errors.ParameterFileError:
             continue
-        for name, value in found.items():  # harmless damage leaves every array unchanged
+        for name, value in found.items():  # damage that raises no error leaves every array unchanged
             assert name in ARRAYS and np.array_equal(value, ARRAYS[name]), position
 
 

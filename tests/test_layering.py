@@ -33,7 +33,8 @@ TIERS = [
     ["cli"],
     ["__main__"],
 ]
-# Tiers within fluid.layers: independent modules, then families, each a folder.
+# The order of the modules in fluid.layers: a module imports only modules of earlier lines. The first lines
+# are helpers, the other lines are families of layers.
 LAYERS = [
     ["external_modules", "functional", "kernels", "no_effect", "reparametrized"],
     ["base"],
@@ -47,12 +48,13 @@ LAYERS = [
     ["structured", "detection"],
     ["__init__"],
 ]
-# Some packages have a stricter rule than their tier: each key imports only the packages in its set.
+# By `TIERS`, a package imports only lower tiers. These packages import even less: only the packages in the set.
 ONLY = {
     "reader": {"errors", "_util", "compat.name_hints", "core"},
     "parallel": {"errors", "_util", "core", "place", "param_attr"},
 }
-# A second stricter rule: each key never imports the packages in its set, although they are in a lower tier.
+# Packages of fluid, and the packages that each of them must not import, although the tiers (the order of packages)
+# would allow these imports.
 NEVER = {room: {"layers", "nets"} for room in ("runtime", "trainer", "handlers", "inferencer", "inspection")}
 # Each third-party library, and the only packages that may import it, even inside a function.
 ENGINES = {"optax": {"_util"}, "orbax": {"checkpoint", "runtime", "trainer"}}
@@ -68,7 +70,7 @@ MODULES = {
 
 
 def package_of(module):
-    """Return the package of a module, such as `layers` for `fluid.layers.fc`, or its part with a separate tier."""
+    """Return the name of a module in the import order: `layers` for `fluid.layers.fc`, for example."""
     parts = module.split(".")
     part = ".".join(parts[1:3])
     return part if part in TIER else parts[1] if len(parts) > 1 else "__init__"

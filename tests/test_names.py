@@ -128,7 +128,7 @@ def test_handler_setting_after_construction_is_refused(trainer):
     assert int(trainer.session.scope.step) == 0
     again = fluid.handlers.EarlyStopping("loss", mode="min")
     trainer.train(data(), handlers=[again])
-    trainer.train(data(), handlers=[again])  # the state after the first training is no changed setting
+    trainer.train(data(), handlers=[again])  # training changed the state of the handler, but no setting
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,8 @@ def test_places_that_cannot_be_set(trainer):
         parallel.place = "cpu:0"
 
 
-NO_ARGUMENTS = ("Handler", "NonFiniteReport", "WandB")  # their constructors take no arguments, or any
+# The constructors of these classes take no arguments, or accept any, so no argument name can be wrong.
+NO_ARGUMENTS = ("Handler", "NonFiniteReport", "WandB")
 KINDS = [
     fluid.ParamAttr,
     fluid.LowRankParamAttr,

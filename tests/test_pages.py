@@ -23,7 +23,7 @@ PAGES = [
     for path in WRITTEN
     if path.stem not in ELSEWHERE and "\n```python\n" in path.read_text(encoding="utf-8")
 ]
-# The path of a page in a text, such as `docs/data.md`.
+# Finds paths of documentation pages in a text, such as `docs/data.md`.
 PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
 # A `print` whose output is in the comment after it: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
@@ -73,7 +73,7 @@ def check(page, capsys, monkeypatch):
 
 
 def said():
-    """Return the messages in tests/MISTAKES.md by the class of the error, each message on one line."""
+    """Map each error class to its messages in tests/MISTAKES.md, each message on one line."""
     text = (DOCS.parent / "tests" / "MISTAKES.md").read_text(encoding="utf-8")
     messages = {}
     for kind, message in re.findall(r"^(\w+):\n\n```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE):

@@ -42,7 +42,7 @@ def inferencer(trainer):
 
 
 def expected(trainer):
-    """Compute the predictions with NumPy."""
+    """Compute the predictions of the trained softmax classifier with NumPy."""
     params = {name: np.asarray(value) for name, value in trainer.params.items()}
     logits = X @ params["guess.w_0"] + params["guess.b_0"]
     exp = np.exp(logits - logits.max(1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Code of README.md, and the program from the design of fluid: every block runs as printed."""
+"""Code of README.md, and the example program in fluid's design document: every block runs as printed."""
 
 import pathlib
 import re

@@ -10,7 +10,8 @@ import pytest
 import fluid
 
 ROOT = pathlib.Path(fluid.__file__).resolve().parent
-# A call or an attribute in a message, such as `trainer.train(`. The fixture `objects` has a value for each first name.
+# Finds a call or an attribute in an error message, such as `trainer.train(`. For each possible first name, such as
+# `trainer`, the fixture `objects` has an object.
 _CALL = re.compile(r"(?<![\w./])(fluid|layers|trainer|session|inferencer)((?:\.[A-Za-z_]\w*)+)(\(?)")
 _KEYWORD = re.compile(r"(?:^|[(,]\s*)([a-z_]\w*)=(?!=)")
 
@@ -51,7 +52,7 @@ def _texts(path):
 
 
 def _inside(text, start):
-    """Return the arguments of a call, without text in inner brackets; its parenthesis is just before `start`."""
+    """Return the arguments of a call in `text`, without text in inner brackets; `start` follows its parenthesis."""
     depth, kept = 1, []
     for sign in text[start:]:
         depth += (sign in "([{") - (sign in ")]}")
@@ -65,7 +66,7 @@ def _inside(text, start):
 def _complaints(text, objects):
     for found in _CALL.finditer(text):
         root, path, call = found.groups()
-        if found.group() == text:  # the whole text is the name of a logger or a module
+        if found.group() == text:  # a string such as "fluid.trainer" names a logger or a module
             continue
         value = objects[root]
         try:
@@ -87,7 +88,10 @@ def _complaints(text, objects):
 
 
 def _as_in(path, objects):
-    """Return the objects that messages of a file name; for `static`, users write `import fluid.static as fluid`."""
+    """Return a dict from names in error messages, such as `layers`, to objects, for the messages of one file.
+
+    Users of `fluid.static` write `import fluid.static as fluid`, so in its messages, `fluid` means `fluid.static`.
+    """
     static = {"fluid": fluid.static, "layers": fluid.static.layers}
     return {**objects, **static} if path.is_relative_to(ROOT / "static") else objects
 

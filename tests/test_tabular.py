@@ -66,7 +66,7 @@ def server(model):
 
 
 def plain(model):
-    """Export a model without a Table, and return the path of its file."""
+    """Export a model without a Table (an encoding of raw rows as feeds), and return the path of its file."""
     path = model.with_name("plain.fluid")
     fluid.io.save_inference_model(
         path, lambda: {"y": fluid.layers.data("image", shape=[1, 8, 8]) * 2.0}, {}, platforms=["cpu"]

@@ -38,14 +38,14 @@ WORDS = {
     r"what there is|all that": "all, every",
 }
 FOUND = re.compile("|".join(rf"\b({word})\b" for word in WORDS))
-# The reasons of `no_effect` in a docstring are not checked, because they repeat the text of a warning.
+# Docstring sentences "has no effect: ..." are not checked, because they repeat the text of a warning.
 REASON = re.compile(r"has no effect: [^.]*\.", re.DOTALL)
 COMMENT = re.compile(r"(?:^|\s)# .*")
 CODE = re.compile(r"```.*?```|`[^`]*`|\"[^\"]*\"", re.DOTALL)
 
 
 def without_code(text):
-    """Return prose with code and quotations replaced by line ends."""
+    """Remove code and quotations from a text, but keep the line ends, so that line numbers stay the same."""
     return CODE.sub(lambda match: "\n" * match.group().count("\n"), text)
 
 

@@ -33,7 +33,7 @@ class Size(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters that occur in matrix products: in the blocks and in the last layer."""
+        """Return the number of weights in the matrix products of the GPT: in all blocks and in the last layer."""
         return self.layers * 12 * self.width**2 + self.width * self.words
 
     @property
@@ -48,7 +48,7 @@ RATE = 3e-4
 
 
 def program(size: Size) -> Any:
-    """Return the loss of the GPT in fluid."""
+    """Build the GPT in fluid, and return its loss."""
     norm = functools.partial(fluid.layers.layer_norm, begin_norm_axis=2)
     dense = functools.partial(fluid.layers.fc, num_flatten_dims=2, bias_attr=False)
 
@@ -205,7 +205,7 @@ def texts(size: Size) -> np.ndarray:
 
 
 def run(rounds: int, small: bool, peers: set[str], rate_of_products: float) -> list[Row]:
-    """Measure the tokens per second of fluid and each peer, and compare fluid's operations with `rate_of_products`."""
+    """Measure tokens per second of fluid and each peer, and compare fluid's FLOP/s with matrix products (in FLOP/s)."""
     size = SMALL if small else Size()
     text = texts(size)
     trainer, by_fluid = steps_by_fluid(size, "bfloat16", text)

@@ -10,7 +10,7 @@ def operations_per_second(small: bool) -> float:
     """Return the floating point operations per second of matrix products, the best of five measurements."""
     size, times = (256, 4) if small else (8192, 20)
     x = jax.random.normal(jax.random.key(0), (size, size)).astype(jnp.bfloat16)
-    # The factor keeps the magnitude of the numbers constant, so that repeated products do not overflow.
+    # Without the factor `size**-0.5`, the numbers would grow with each product, and overflow after some products.
     multiply = jax.jit(lambda x, y: (x @ y) * (size**-0.5))
     multiply(x, x).block_until_ready()
     best = 0.0

@@ -56,7 +56,7 @@ def test_random_fractions_equal_jax(seed, dtype):
 @few
 @given(seed=seeds, low=st.floats(-10, 10, width=32), width=st.floats(2**-10, 10, width=32))
 def test_numbers_between_bounds_are_rounded_once(seed, low, width):
-    """Check that each number is the float32 nearest to the exact fraction."""
+    """Check that a random number between two bounds is rounded once: it is the float32 nearest to the exact number."""
     low, high = np.float32(low), np.float32(low) + np.float32(width)
     words = host_random.key_data(jax.random.key(seed))
     found = host_random.between(words, 200, low, high)

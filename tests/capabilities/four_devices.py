@@ -121,7 +121,7 @@ def allocated():
 
 
 def beyond_16():
-    """Compare the bytes of parameters and optimizer state on the first device with the plan."""
+    """Check that `fluid.plan` predicts the bytes of parameters and optimizer state on the first device."""
     optimizer = fluid.optimizer.Adam(1e-2)
 
     def program():

@@ -122,7 +122,7 @@ def test_beyond_02_override_and_fetch_in_every_door():
     trainer.train([first], event_handler=on_event, progress=False)
     np.testing.assert_allclose(seen[0]["guess"], guess, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(seen[0]["guess.w_0@GRAD"], slope, rtol=1e-4, atol=1e-5)
-    # The value `hidden` is overridden, so the loss does not depend on hidden.w_0.
+    # The output of the layer `hidden` is overridden, so the weight hidden.w_0 of this layer does not change the loss.
     assert not np.asarray(seen[0]["hidden.w_0@GRAD"]).any()
     np.testing.assert_allclose(trainer.params["guess.w_0"], p["guess.w_0"] - 0.1 * slope, rtol=1e-4, atol=1e-5)
 
@@ -218,7 +218,7 @@ def test_beyond_04_row_sparse_embeddings_on_optax():
         trainer.train([batch] * 3, progress=False)
         tables.append(np.asarray(trainer.params["table"]))
 
-    table, total = np.full((50, 4), 0.5), np.full((50, 4), 0.1)  # the start of optax's Adagrad, computed below
+    table, total = np.full((50, 4), 0.5), np.full((50, 4), 0.1)  # initial values, as in optax's Adagrad
     for _ in range(3):
         slope = np.zeros_like(table)
         np.add.at(slope, ids, (2 * (table[ids].sum(axis=(1, 2)) - y[:, 0]) / 3)[:, None, None])
@@ -428,7 +428,7 @@ def test_beyond_11_online_learning_under_remote_control(tmp_path):
             remote = fluid.RemoteTrainer(server.url, token="a-secret-of-this-test")
             remote.pause()
             remote.send(COLUMNS, key="once")
-            remote.send(COLUMNS, key="once")  # the trainer ignores rows with a known key
+            remote.send(COLUMNS, key="once")  # the trainer ignores rows with an idempotency key that it knows
             with pytest.raises(ValueError, match="'x'"):
                 remote.send({"x": np.ones((2, 4)), "y": np.ones((2, 1))})
             status = remote.status()
@@ -476,7 +476,7 @@ def test_beyond_12_a_readable_contract_of_parameters(in_tmp):
 
 
 def test_beyond_12_a_difference_of_files_names_lines(tmp_path):
-    """Compare two parameter files; the report names the lines of code that created the parameters of both files."""
+    """Check that a comparison of two parameter files names the lines of code that created the parameters."""
 
     def net(size):
         return lambda: layers.fc(layers.data("x", shape=[3]), size=size, name="guess")
@@ -596,7 +596,7 @@ def test_beyond_15_kill_keeps_accepted_rows_exactly_once(tmp_path):
 
 
 def test_beyond_16_a_plan_agrees_with_the_allocator(on_four_devices):
-    """Compare the planned bytes of parameters and optimizer state with the bytes on the devices."""
+    """Check that the planned memory of parameters and optimizer state agrees with the memory used on the devices."""
     on_four_devices("beyond_16")
 
 

@@ -71,7 +71,7 @@ def test_row_02_minibatches_are_rows():
     ("fields", "order"), [(("y", "x"), ["y", "x"]), (("id", "y", "none", "x"), {"x": 3, "y": 1})], ids=["list", "dict"]
 )
 def test_row_03_the_feed_map_is_stated_once(fields, order):
-    """State once which field of a row belongs to which feed, as a list of names or as column numbers."""
+    """Check that `feed_order` assigns the fields of a row to feeds: by a list of names or a dict of column numbers."""
     rows = COLUMNS | {"id": np.arange(24), "none": [None] * 24}
     reader = fluid.batch([tuple(rows[field][i] for field in fields) for i in range(24)], 8)
     before, after = trained(reader, feed_order=order)
@@ -85,7 +85,10 @@ def test_row_03_the_feed_map_is_stated_once(fields, order):
 
 
 def test_row_04_data_knows_its_column():
-    """Choose the field of a row by `layers.data(column=)`, or else by the order of declarations."""
+    """Check that a feed reads the field of each data row that `layers.data(column=)` names.
+
+    Without `column=`, the feeds read the fields in the order of their declarations.
+    """
 
     def program():
         x, y = layers.data("x", shape=[3], column=2), layers.data("y", shape=[1], column=0)
@@ -99,7 +102,7 @@ def test_row_04_data_knows_its_column():
 
 
 def test_row_05_feeds_arrive_over_the_network():
-    """Read minibatches from a socket or from a disk, without a change of the program."""
+    """Check that minibatches may come from a socket, without a change of the program."""
     here, there = socket.socketpair()
 
     def send():

@@ -42,7 +42,7 @@ def test_row_08_a_model_is_topology_scope_and_device():
 
 
 def test_row_09_run_computes_and_caches_the_needed_part():
-    """Compute only the values that the targets of `run(targets)` need, and compile once."""
+    """Check that a run computes only the values that its targets need, and that repeated runs compile once."""
     left, right = [], []
 
     def program():
@@ -53,7 +53,7 @@ def test_row_09_run_computes_and_caches_the_needed_part():
 
     session = fluid.Session(program)
     for _ in range(3):
-        (a,) = session.run(feed={"x": COLUMNS["x"]}, fetch=["a"])  # `a` does not need z
+        (a,) = session.run(feed={"x": COLUMNS["x"]}, fetch=["a"])  # the value `a` does not depend on the feed `z`
     np.testing.assert_allclose(a, COLUMNS["x"] * 2, rtol=1e-6)
     assert (len(left), len(right)) == (3, 0)
     assert len(session.compilations) == 1
@@ -177,7 +177,7 @@ def test_row_13_device_is_bound_late_then_frozen(tmp_path):
 
 
 def test_row_14_parts_of_a_graph_on_several_devices(on_four_devices):
-    """Put parts of a graph on different devices: blocks of a stack, and parameters and values of one layer."""
+    """Check that devices hold parts of a net: single blocks of `layers.repeat`, or parts of the arrays of one layer."""
     on_four_devices("row_14")
 
 
@@ -225,7 +225,7 @@ def test_row_15_data_parallel_and_model_parallel(on_four_devices):
 
 
 def test_row_16_blocks_for_recurrence_and_branches():
-    """Run blocks within a program: DynamicRNN, StaticRNN, a branch and a loop; compare the results with Python."""
+    """Check that DynamicRNN, StaticRNN, a branch and a loop in a program return the results of plain Python."""
 
     def program():
         words = layers.data("words", shape=[2], lod_level=1)

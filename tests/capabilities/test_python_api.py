@@ -32,7 +32,7 @@ def test_row_18_an_offline_job(tmp_path):
         np.testing.assert_allclose(history["loss"][epoch], np.mean(losses[-3:]), rtol=1e-4)
     assert_params(trainer.params, after)
     assert {"2", "4", "6", "8"} <= {path.name for path in (tmp_path / "saved").iterdir()}
-    trainer.restore(4)  # the checkpoint equals the parameters at that step
+    trainer.restore(4)  # restore the parameters after step 4 from a checkpoint
     assert_params(trainer.params, descend(before, (minibatches(COLUMNS) * 2)[:4], 0.1)[0])
 
 
@@ -138,7 +138,7 @@ def test_row_21_nets_share_parameters_apart_or_chained():
     assert sorted(apart.params) == ["code.w", "left.b_0", "left.w_0", "right.b_0", "right.w_0"]
     before = apart.params
     with pytest.warns(fluid.errors.FluidWarning, match="'right' was not trained"):
-        apart.train([feed], progress=False)  # one minibatch is one step, which trains `left`
+        apart.train([feed], progress=False)  # one minibatch is one step, which trains only the program `left`
     moved = {name for name, value in apart.params.items() if not np.array_equal(value, before[name])}
     assert moved == {"code.w", "left.b_0", "left.w_0"}
 

@@ -73,18 +73,18 @@ def test_row_29_the_program_is_inferred_from_the_targets():
     (raised,) = both.run(fetch=["raised"], feed={"x": COLUMNS["x"]})
     np.testing.assert_allclose(raised, COLUMNS["x"] + 1)
     with pytest.raises(TypeError, match="'left' or 'right'"):
-        both.run(fetch=["x"], feed={"x": COLUMNS["x"]})  # both programs have a value x
+        both.run(fetch=["x"], feed={"x": COLUMNS["x"]})  # each of the two programs has a value x
 
     training = fluid.Session(left, minimized)
     before = training.params()
-    training.step(COLUMNS)  # runs the program that minimises a loss
+    training.step(COLUMNS)  # runs `minimized`, because only this program has an optimizer
     assert_params(training.params(), descend(before, [COLUMNS], 0.1)[0])
 
 
 def test_row_30_a_feed_overrides_any_edge():
     """Override constants, parameters and results of layers by feeds; an override makes other feeds unnecessary."""
 
-    def product():  # the example of the design of 2017
+    def product():  # two constants and their product, each with a name
         a = layers.fill_constant([], "float32", 1.0, name="a")
         b = layers.fill_constant([], "float32", 2.0, name="b")
         return layers.identity(a * b, name="c")
@@ -94,7 +94,7 @@ def test_row_30_a_feed_overrides_any_edge():
     assert float(session.run(fetch="c", feed={"a": 3.0})[0]) == 6.0
     assert float(session.run(fetch="c", feed={"a": 3.0, "b": 5.0})[0]) == 15.0
     assert float(session.run(fetch="c", feed={"c": 7.0})[0]) == 7.0
-    assert float(session.run(fetch="c")[0]) == 2.0  # an override lasts for one run
+    assert float(session.run(fetch="c")[0]) == 2.0  # a fed value replaces a computed value in one run only
 
     def net():
         hidden = layers.fc(layers.data("x", shape=[3]), size=4, act="relu", name="hidden")
@@ -103,7 +103,7 @@ def test_row_30_a_feed_overrides_any_edge():
     session = fluid.Session(net)
     p = session.params()
     given = np.linspace(-1, 1, 20).reshape(5, 4)
-    (out,) = session.run(feed={"hidden": given})  # `hidden` replaces the feed x
+    (out,) = session.run(feed={"hidden": given})  # a value for `hidden`, so the feed x is not needed
     np.testing.assert_allclose(out, given @ p["out.w_0"] + p["out.b_0"], rtol=1e-4, atol=1e-6)
     before = COLUMNS["x"] @ p["hidden.w_0"] + p["hidden.b_0"]
     (out,) = session.run(feed={"x": COLUMNS["x"], "out.w_0": np.ones((4, 1))})
@@ -143,12 +143,12 @@ def test_row_30_results_of_operators_and_loops_are_edges():
     session, x = fluid.Session(loop), np.array([[1.0, 2.0]], "float32")
     (states,) = session.run(feed={"x": x}, fetch="state")
     np.testing.assert_allclose(states, [x * 2, x * 4, x * 8])
-    (last,) = session.run(feed={"x": x, "state": x * 7}, fetch="last")  # the override applies in every step
+    (last,) = session.run(feed={"x": x, "state": x * 7}, fetch="last")  # the feed replaces `state` in every step
     np.testing.assert_allclose(last, x * 7)
 
 
 def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
-    """Run locally, on several devices and remotely; only one argument differs, and all calls are equal."""
+    """Check that equal calls run in this process, on several devices and on a server; only one argument differs."""
     on_four_devices("row_31")
     params = fluid.Session(inference_program).params()
     fluid.io.save_inference_model(tmp_path / "line.fluid", inference_program, params, platforms=["cpu"])
@@ -205,7 +205,10 @@ def test_row_32_devices_are_strings(on_four_devices):
 
 
 def test_row_32_devices_in_every_spelling(tmp_path):
-    """Select devices by a jax.Device, capitals, a string of several devices or a list, without `parallel=`."""
+    """Select devices by `place=`: a jax.Device, a string in capitals, a string of several devices, or a list.
+
+    The argument `parallel=` is not necessary.
+    """
     python(
         """
         import jax
@@ -244,11 +247,11 @@ def test_row_33_configuration_belongs_to_a_run(tmp_path):
 
 
 def test_row_34_close_releases_and_jobs_start_and_stop():
-    """Free the arrays by `close()`; stop a running job from another thread, and start it again."""
+    """Check that `close()` frees a Session's arrays, and that a training stopped by another thread can start again."""
 
     def allocated():
         gc.collect()
-        return sum(array.size > 2 for array in jax.live_arrays())  # counters and random keys are smaller
+        return sum(array.size > 2 for array in jax.live_arrays())  # counters and random keys have at most 2 numbers
 
     before = allocated()
     session = fluid.Session(minimized)
@@ -299,14 +302,14 @@ def test_row_35_save_and_load_all_or_some(tmp_path):
     after = [float(session.step({"x": COLUMNS["x"]})[0]) for _ in range(3)]
 
     again = fluid.Session(program, seed=9)
-    again.load(tmp_path / "all")  # the file also has the velocities of Momentum
+    again.load(tmp_path / "all")  # the saved session also has the velocities of Momentum
     assert int(again.scope.step) == 1
     assert [float(again.step({"x": COLUMNS["x"]})[0]) for _ in range(3)] == after
 
     other = fluid.Session(program, seed=9)
     head = np.asarray(other.scope["head.w_0"])
     with pytest.raises(fluid.errors.ParameterError, match="head.w_0"):
-        other.load_params(tmp_path / "body")  # the file lacks the head
+        other.load_params(tmp_path / "body")  # the file has no weight of the layer head
     assert not np.array_equal(other.scope["body.w_0"], saved["body.w_0"])  # the failed load changed nothing
     report = other.load_params(tmp_path / "body", skip=["head.*"])
     assert sorted(report.taken) == ["body.b_0", "body.w_0"]
@@ -317,7 +320,7 @@ def test_row_35_save_and_load_all_or_some(tmp_path):
 
 
 def test_row_35_a_subset_is_loaded_by_names(tmp_path):
-    """Load some arrays of a file by names and globs, with each class that loads files."""
+    """Check that names and globs select arrays to load from a file, in each class that loads files."""
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[3]), size=4, name="body")
@@ -355,7 +358,10 @@ def test_row_36_inference_is_another_target():
 
 
 def test_row_36_inference_needs_no_label_sequence():
-    """Infer with a tagger without its label sequence; check that label sequences of wrong lengths are ignored."""
+    """Check that a net that tags words makes predictions without a feed for the true tags.
+
+    In predictions, true tags are ignored, even with wrong lengths.
+    """
 
     def tagger():
         words = layers.data("words", shape=[1], dtype="int64", lod_level=1)

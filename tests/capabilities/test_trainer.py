@@ -61,7 +61,7 @@ def test_row_38_train_is_a_single_function():
 
 
 def test_row_39_test_programs_are_derived():
-    """Derive the programs for training, testing and inference from one function, without clones."""
+    """Check that one function is the program for training, testing and inference, without `Program.clone`."""
 
     def program():
         dropped = layers.dropout(layers.data("x", shape=[3]), 0.5, dropout_implementation="upscale_in_train")
@@ -132,7 +132,7 @@ def test_row_41_test_inside_a_handler():
 
 
 def test_row_42_an_inferencer_takes_function_and_parameters(in_tmp):
-    """Infer any number of rows by `Inferencer(infer_func, param_path).infer({...})`, as NumPy arrays."""
+    """Check that `Inferencer(infer_func, param_path).infer({...})` returns NumPy arrays for any number of rows."""
     trainer = fluid.Trainer(train_program, SGD)
     trainer.train(minibatches(COLUMNS), progress=False)
     trainer.save_params("line.params")
@@ -189,7 +189,7 @@ def test_row_45_saved_model_loads_without_the_function(in_tmp):
     trainer.train(minibatches(COLUMNS), progress=False)
     trainer.save_inference_model("line.fluid", platforms=["cpu"])
     plain = fluid.Trainer(train_program, SGD, params=trainer.params)
-    plain.save_inference_model("plain.fluid", platforms=["cpu"])  # exports the outputs that need no label
+    plain.save_inference_model("plain.fluid", platforms=["cpu"])  # a model file of the outputs that need no label
     expected = guess_of(trainer.params, COLUMNS["x"])
     for path in ("line.fluid", "plain.fluid"):
         inferencer = fluid.Inferencer(param_path=path)
@@ -232,7 +232,7 @@ def test_row_46_place_feed_order_num_epochs():
 
 
 def test_spellings_of_a_call_are_equivalent(in_tmp):
-    """Compare the results of all spellings of a call in the designs of 2017 and in programs of 2018."""
+    """Check that all spellings of the arguments of a Trainer and its `train`, old and new, give equal parameters."""
 
     def of_2018():
         guess = layers.fc(input=layers.data(name="x", shape=[3]), size=1, act=None, param_attr="w", bias_attr=False)
@@ -261,7 +261,7 @@ def test_spellings_of_a_call_are_equivalent(in_tmp):
 
 
 def test_row_47_custom_loops_run_below_the_trainer():
-    """Write custom loops over a Session: compare REINFORCE with NumPy, and a plain training with a Trainer."""
+    """Check custom loops over a Session: REINFORCE equals NumPy, and plain training equals a Trainer."""
 
     def act():
         return {
@@ -301,7 +301,7 @@ def minimized():
 
 
 def test_row_48_several_functions_share_a_scope():
-    """Compile functions over one scope by `Session(f, g)`, and run a function by name by `run("f", feed)`."""
+    """Check that functions in one Session share parameters, and that `run("f", feed)` runs the function f."""
     session = fluid.Session(train_program, minimized)
     before = session.params()
     assert sorted(before) == ["guess.b_0", "guess.w_0"]
@@ -318,7 +318,7 @@ def test_row_48_several_functions_share_a_scope():
 
 
 def test_row_49_a_list_of_nets_in_turn():
-    """Train pairs of program and optimizer in turn by one Trainer."""
+    """Check that one Trainer trains several nets in turn, each with its optimizer."""
 
     def up():
         return layers.reduce_sum(layers.create_parameter([2], name="w") * -1.0)
@@ -381,7 +381,7 @@ def test_row_50_a_forgotten_initialize_is_said(make, monkeypatch):
 
 
 def test_row_51_names_by_scope():
-    """Prefix names by a scope, and access the values inside the scope, as the design of 2017 does."""
+    """Check that `name_scope` prefixes the names of layers, and gives access to the layers inside the scope."""
 
     def program():
         with fluid.name_scope("generator") as generator:

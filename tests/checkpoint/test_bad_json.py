@@ -18,7 +18,8 @@ from fluid.__main__ import main
 from fluid.checkpoint import integrity, newest_checkpoint, zip_entry
 from fluid.export import standalone
 
-# `make soak` replaces each member of the JSON by each of `VALUES`; other runs test every 23rd replacement.
+# The tests replace a member of a JSON file by a wrong value. `make soak` tests each member with each of `VALUES`; other
+# runs test every 23rd replacement.
 STRIDE = int(os.environ.get("FLUID_STRIDE", "23"))
 DEEP = "@deep"
 VALUES = [None, True, -1, 1.5, 10**30, "", "\x1b[2J", [], {}, [None], [-1], {"a": []}, DEEP]
@@ -80,7 +81,7 @@ def inspected(path, capsys):
 
 
 def rewritten(source, target, manifest):
-    """Write a copy of an archive with another manifest and matching checksums."""
+    """Copy a zip archive to `target`, with another `manifest.json` and with matching checksums."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         entries = {name: old.read(name) for name in old.namelist()}
         entries["manifest.json"] = manifest.encode()

@@ -1,4 +1,4 @@
-"""Renaming of parameters, from their names in a file to their names in a program: globs, numbers, refused patterns."""
+"""Patterns that rename parameters of a file to parameters of a program: globs, numbers, refused patterns."""
 
 import fnmatch
 

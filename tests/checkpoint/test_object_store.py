@@ -1,4 +1,4 @@
-"""Checkpoints in object stores: an unsealed checkpoint does not count, damage is found, the later trainer writes."""
+"""Checkpoints in object stores: incomplete and damaged ones are found, and only the later of two trainers writes."""
 
 import sys
 import tempfile
@@ -45,7 +45,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def folder(written):
-    """Yield a writable checkpoint folder in an object store; it contains the files of `written`."""
+    """Yield a writable checkpoint folder in an object store, with the checkpoint files of the fixture `written`."""
     for name, data in written.items():
         STORE.pipe_file(f"/bucket/run/{name}", data)
     found = RemoteFolder(ADDRESS)

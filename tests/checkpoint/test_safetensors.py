@@ -66,7 +66,7 @@ class Net(linen.Module):
 
 @pytest.fixture
 def foreign(tmp_path):
-    """Write the parameters of `Net` to a file; return the path, an input, and the output of `Net`."""
+    """Write the parameters of a Flax net to a safetensors file; return the path, an input, and the net's output."""
     x = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     net = Net()
     variables = net.init(jax.random.key(3), x)

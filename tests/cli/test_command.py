@@ -152,8 +152,8 @@ def test_settings_come_by_their_precedence(in_tmp):
     values = train.settings(
         given("train", "--config", "run.toml", "--set", "epochs=4", "--set", "seed=5", "--seed", "6")
     )
-    assert values["batch_size"] == 64  # this is the default
-    assert values["lr"] == 0.5 and values["optimizer"] == "Momentum"  # run.toml sets these values
+    assert values["batch_size"] == 64  # the default of `batch_size`
+    assert values["lr"] == 0.5 and values["optimizer"] == "Momentum"  # the file run.toml sets these two values
     assert values["epochs"] == 4  # --set overrides run.toml
     assert values["seed"] == 6  # the option --seed overrides --set
     assert values["optimizer.momentum"] == 0.8 and values["column.label"] == "species"
@@ -180,7 +180,7 @@ def test_wrong_settings_of_a_file_are_named(text, why, folder, capsys):
     assert why in capsys.readouterr().err
 
 
-# Tests of errors that show the corrected command.
+# Tests of wrong commands in a shell: the error shows the corrected command.
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_bash_completes_commands_and_options(capsys):
     script = capsys.readouterr().out
     assert completed(script, "fluid", "tr") == ["train"]
     assert completed(script, "fluid", "train", "--ep") == ["--epochs"]
-    assert completed(script, "fluid", "train", "net") == []  # no word of fluid, so bash completes file names
+    assert completed(script, "fluid", "train", "net") == []  # bash then completes file names
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -460,7 +460,7 @@ def test_a_closed_pipe_leaves_no_traceback(arguments, in_tmp):
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "fluid", *arguments.split()]
-    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # with unbuffered output, argparse would ignore the error
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # without a buffer, argparse ignores the closed pipe
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=buffered)
     os.close(writing)
     assert not done.stderr and done.returncode == 141

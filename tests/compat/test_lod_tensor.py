@@ -103,7 +103,7 @@ def program():
 
 
 def test_feeding_them_to_sequences_and_to_dense_data():
-    """Feed LoD tensors to a sequence and to dense data; a row of the dense data is a sequence of one step."""
+    """Check that LoD tensors can be fed as sequences, and as dense data if each sequence has one step."""
     words = fluid.create_lod_tensor([[1, 2], [3, 4, 5]], [[2, 3]], fluid.CPUPlace())
     first = fluid.create_lod_tensor(np.array([[1], [3]]), [[1, 1]], fluid.CPUPlace())
     session = fluid.Session(program)

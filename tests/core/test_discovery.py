@@ -114,7 +114,7 @@ def test_column_and_row_that_broadcast_warn(combine):
     [
         squared(lambda p, y: p - y, shape=[1]),
         squared(lambda p, y: p[:, 0] - y),
-        squared(lambda p, y: p - y[None, :]),  # the broadcast over pairs is explicit
+        squared(lambda p, y: p - y[None, :]),  # `None` shows that the user wants all pairs of rows
         squared(lambda p, y: p - layers.reduce_mean(y)),
         squared(lambda p, y: p - jnp.arange(3.0), size=3),
         lambda: layers.mean(jnp.matmul(net(), net().T)),
@@ -217,7 +217,7 @@ def test_numpy_random_arrays_warn_with_the_line():
     [
         lambda x: np.random.default_rng(0).normal(size=4).astype("float32"),
         lambda x: np.arange(4, dtype="float32"),
-        lambda x: np.full(4, 1 / x.shape[0], "float32"),  # the values depend on the batch size
+        lambda x: np.full(4, 1 / x.shape[0], "float32"),  # equal values in each trace with the same batch size
         lambda x: np.ones(x.shape, "float32"),
         lambda x: layers.dropout(x, 0.5),
     ],

@@ -1,4 +1,4 @@
-"""The record of a trace: the line that errors name, names of values, and states."""
+"""The record of a traced program: source lines for error messages, names of values, and states."""
 
 import importlib.util
 

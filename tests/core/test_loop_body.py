@@ -13,7 +13,7 @@ X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
 
 def once(function, *args):
-    """Run a function through a Body, as a loop of one iteration does."""
+    """Call a function once by `core.Body`, which runs the body of a loop such as `layers.scan`; return the result."""
     body = core.Body(function, args, "layers.scan")
     result, states = body(body.states(), jnp.int32(0), *args)
     body.keep(states)
@@ -56,7 +56,7 @@ def test_named_values_inside_are_invisible_outside():
 
 @pytest.mark.parametrize("depth", [1, 4])
 def test_the_first_run_is_remembered(depth):
-    """Count the runs of the innermost body: one more for each level of nesting, and not twice as many."""
+    """Check that each level of nested loops adds one run of the innermost loop body, and does not double the runs."""
     runs = []
 
     def nested(level):

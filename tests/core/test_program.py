@@ -1,4 +1,4 @@
-"""Programs: discovery, names, named values and purity."""
+"""Traced programs: they find parameters and names, name values, and compute without side effects."""
 
 import functools
 import os
@@ -208,7 +208,7 @@ def test_number_instead_of_a_function_is_refused():
 def test_layer_errors_name_layer_and_user_line():
     def program():
         x = fluid.layers.data("x", shape=[])
-        return fluid.layers.fc(x, size=3, name="head")  # the error names this line
+        return fluid.layers.fc(x, size=3, name="head")  # the message of the error must name this line
 
     with pytest.raises(errors.ShapeError) as caught:
         fluid.Program(program)

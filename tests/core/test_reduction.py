@@ -1,4 +1,4 @@
-"""Reductions of values of minibatches to one value of the data set, from notes of layers or equations of a program."""
+"""Choice of the reduction (mean, sum, ...) that combines the values of all minibatches to a value of the data set."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,7 @@ from fluid import errors, layers
 
 
 def rules(build, **feeds):
-    """Return the reductions of a program with feeds x [batch, 4], y [batch, 1] and sequences s, and the program."""
+    """Build a program with three feeds; return its rules for combining outputs over minibatches, and the program."""
 
     def program():
         x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])

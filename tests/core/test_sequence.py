@@ -21,7 +21,7 @@ def batch(*shape, seed=0, lengths=(3, 1)):
 
 
 def check(got, want, lengths):
-    """Check that `got` is a SequenceBatch with these lengths, and that its rows equal the rows in `want`."""
+    """Check that `got` is a SequenceBatch with the given lengths, and that its rows equal the rows in `want`."""
     assert isinstance(got, fluid.SequenceBatch) and [int(n) for n in got.lengths] == [int(n) for n in lengths]
     for row, expected in zip(got.rows(), want, strict=True):
         np.testing.assert_allclose(row, expected, rtol=1e-5)
@@ -70,7 +70,7 @@ def test_product_with_a_matrix():
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2), (2, 3, 2), (3,)])
 def test_arrays_that_are_no_steps_are_refused(shape):
-    """Refuse arrays whose first dimension is the batch, since these would broadcast along the time."""
+    """Check that a SequenceBatch refuses to add an array that fits no step, but would broadcast along the time."""
     with pytest.raises(errors.ShapeError, match="must fit each step"):
         batch() + np.ones(shape, "float32")
 

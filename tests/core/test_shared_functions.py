@@ -28,7 +28,7 @@ def distance():
 
 
 def by_hand(arrays, x):
-    """Compute the results of `encoder` with NumPy."""
+    """Compute the outputs of the two-layer net `encoder` with NumPy."""
     hidden = np.tanh(x @ arrays["encoder/fc_0.w_0"] + arrays["encoder/fc_0.b_0"])
     return hidden @ arrays["encoder/fc_1.w_0"] + arrays["encoder/fc_1.b_0"]
 
@@ -152,7 +152,7 @@ def test_session_programs_and_an_inferencer_share_parameters(tmp_path):
 
     def minimized():
         x, z = inputs()
-        layers.fc(x, size=2)  # another fc, so the numbers in names of layers differ
+        layers.fc(x, size=2)  # an extra `fc`, so layer names in the two programs have different numbers
         loss = layers.mean(layers.square(encoder(x) - encoder(z) - 1.0))
         fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=["encoder/*"])
         return loss
@@ -506,7 +506,7 @@ def test_target_networks_are_copied_and_moved():
         session.copy_params({"online/*": "target/*"})
         for name in moved:
             np.testing.assert_array_equal(session.scope[name], old[name.replace("target", "online")])
-        session.run(feed={"x": X, "z": Z}, mode="train")  # donates both, so they cannot be one buffer
+        session.run(feed={"x": X, "z": Z}, mode="train")  # frees old arrays, so the two nets cannot share an array
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ LEARNING = {
 
 @pytest.mark.parametrize("setting", LEARNING.values(), ids=LEARNING)
 def test_other_zero_weights_do_not_warn(setting):
-    trainer(**setting)  # a warning would fail this test
+    trainer(**setting)  # pytest fails if fluid warns
 
 
 def test_parallel_zero_weights_do_not_warn():
@@ -60,7 +60,7 @@ def test_parallel_zero_weights_do_not_warn():
         a, b = (layers.data(name, shape=[4]) for name in "ab")
         return layers.mean(layers.square(layers.fc([a, b], size=3, param_attr=ZEROS)))
 
-    fluid.Trainer(program, fluid.optimizer.SGD(0.1))  # a warning would fail this test
+    fluid.Trainer(program, fluid.optimizer.SGD(0.1))  # pytest fails if fluid warns
 
 
 def test_repeated_jitted_calls_are_distinguished():
@@ -72,4 +72,4 @@ def test_repeated_jitted_calls_are_distinguished():
         hidden = product(x, layers.create_parameter([4, 4]))
         return layers.mean(product(hidden, layers.create_parameter([4, 4], default_initializer=ZEROS)) + dead)
 
-    fluid.Trainer(program, fluid.optimizer.SGD(0.1))  # a warning would fail this test
+    fluid.Trainer(program, fluid.optimizer.SGD(0.1))  # pytest fails if fluid warns

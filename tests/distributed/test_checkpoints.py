@@ -21,7 +21,7 @@ from fluid.trainer.checkpoint.writer import Writer
 
 @pytest.fixture
 def part(monkeypatch):
-    """Write parts as plain files, since Orbax sees all threads as one process; tests raise errors in `part.happens`."""
+    """Write checkpoint parts as plain files, without Orbax; a test sets `part.happens`, for example to raise errors."""
     found = types.SimpleNamespace(happens=lambda index, temporary: None)
 
     def write(temporary, arrays, copied):
@@ -153,7 +153,7 @@ def test_error_in_a_single_process_is_unchanged():
 
 
 def saved(folder, steps, timeout=20, without=None):
-    """Save checkpoints of `steps` in each process except `without`; return `base` and `known` of each Writer."""
+    """Save checkpoints of `steps` in three processes except `without`; return the last and all steps by process."""
 
     def work(group):
         if group.index == without:
@@ -173,7 +173,8 @@ def test_row_62_all_processes_know_the_same_checkpoints(tmp_path, part, caplog):
     with caplog.at_level(logging.ERROR, logger="fluid"):
         assert saved(Folder(tmp_path), [2, 4, 6, 8]) == [(8, {4, 8})] * 3
     failure = "checkpoint 6 failed: CheckpointError: the parts of a checkpoint: process 2 has failed"
-    assert [message[: len(failure)] for message in caplog.messages] == [failure] * 3  # one for each process
+    # Each of the three processes logs the failure.
+    assert [message[: len(failure)] for message in caplog.messages] == [failure] * 3
 
 
 def test_row_61_timed_out_thread_fails_the_next_save(tmp_path, part):

@@ -133,7 +133,7 @@ def test_row_54_failing_process_ends_all_with_the_reason(monkeypatch, capsys):
 
 
 class Process:
-    """A simulated process with the signals, the progress and the callbacks that an Agreement uses."""
+    """A simulated training process for an Agreement, by which processes stop and pause at the same step."""
 
     def __init__(self, group, stopping=False, pausing=False, received=None):
         self.did = []

@@ -48,7 +48,7 @@ def test_row_52_and_62_two_processes_equal_single_training(alone, tmp_path):
     assert code == 0, log
     check_same(alone, tmp_path, said[0])
     assert steps(said[1]) == steps(said[0]) and said[1][-3:] == said[0][-3:]
-    # Each process reads half of the rows of a full minibatch, and all rows of the last one, which has an odd size.
+    # Each process reads half of the rows of a full minibatch, and all rows of the last minibatch: its size is odd.
     worked = f"worked {process_training.EPOCHS * (process_training.ROWS // process_training.BATCH * 4 + 5)}"
     assert worked in said[0] and worked in said[1]
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + process_training.EPOCHS
@@ -57,12 +57,12 @@ def test_row_52_and_62_two_processes_equal_single_training(alone, tmp_path):
 
 def check_parts(folder, lines):
     """Check that two processes wrote parts of the last checkpoint, and that one process reads the checkpoint."""
-    # Only the minibatch is gathered from all processes, because a checkpoint has its checksum.
+    # Processes gather only the minibatch, because the checkpoint stores a checksum of the whole minibatch.
     assert f"gathered {process_training.BATCH}x1 {process_training.BATCH}x4" in lines
     parts = folder / str(process_training.STEPS) / "arrays"
     sizes = [sum(p.stat().st_size for p in (parts / f"ocdbt.process_{i}").rglob("*") if p.is_file()) for i in (0, 1)]
-    # Each process has half of the bytes of the first weight, and of each of its two arrays of optimizer state. The
-    # parts are compressed, so they may be smaller than these three halves.
+    # Each of the two processes writes half of the first weight, and half of each of its two arrays of optimizer state.
+    # The files are compressed, so the test expects more than two halves, instead of three.
     half = 4 * process_training.WIDTH * 4 // 2
     assert min(sizes) > 2 * half
     found = Folder(folder, read_only=True)
@@ -83,12 +83,12 @@ def test_row_53_and_60_and_63_other_count_continues_after_missing_seal(alone, tm
 
 
 def check_torn(alone, tmp_path, mode):
-    """Start in one process, continue in two until process 1 is killed at step 14, and finish in one process."""
-    process_training.main(tmp_path, "begun")  # in a single process
+    """Train in one process, in two until process 1 is killed, and in one; compare with a training without a kill."""
+    process_training.main(tmp_path, "begun")  # trains in the test's process alone
     assert Folder(tmp_path, read_only=True).newest_whole() == (8, {})
     seen = steps((tmp_path / "0.said").read_text().splitlines())
     shared = sorted(p for p in (tmp_path / "8").rglob("*") if p.is_file() and p.name != "fluid.seal")
-    shared[1].write_bytes(b"")  # damages a file that process 1 verifies
+    shared[1].write_bytes(b"")  # damages a file that process 1 verifies before it reads the checkpoint
     said, log, code = launched(2, tmp_path, mode, "fsdp")
     assert code == 128 + signal.SIGKILL and "was ended by SIGKILL" in log, log
     assert "checkpoint 8 is damaged" in log and (tmp_path / "8.damaged").is_dir()
@@ -101,7 +101,7 @@ def check_torn(alone, tmp_path, mode):
     (torn,) = tmp_path.glob("14.writing-*")
     assert {path.name for path in (torn / "arrays").iterdir()} >= {"ocdbt.process_0", "ocdbt.process_1"}
     assert not (tmp_path / "14").exists() and Folder(tmp_path, read_only=True).newest_whole() == (12, {})
-    process_training.main(tmp_path, "rest")  # in a single process
+    process_training.main(tmp_path, "rest")  # trains in the test's process alone
     assert not torn.exists()
     lines = (tmp_path / "0.said").read_text().splitlines()
     assert min(steps(lines[len(said[0]) :])) == 12
@@ -146,12 +146,15 @@ def test_row_53_and_60_other_counts_continue_after_kill(alone, tmp_path, victim,
 @pytest.mark.full
 def test_row_53_and_60_single_process_continues_after_kill(alone, tmp_path):
     seen = check_killed(tmp_path, 1, "fsdp", [2])
-    process_training.main(tmp_path)  # in a single process
+    process_training.main(tmp_path)  # continues the killed training in a single process
     check_unbroken(alone, tmp_path, seen, (tmp_path / "0.said").read_text().splitlines())
 
 
 def check_killed(tmp_path, victim, parallel, counts):
-    """Launch a training for each number of processes in `counts`, and kill one process each time; return the steps."""
+    """Launch a training for each number of processes in `counts`, and kill one process each time.
+
+    Return the steps that all launches together have trained.
+    """
     moments = np.random.default_rng(victim)
     seen = {}
     for count in counts:
@@ -173,7 +176,10 @@ def check_killed(tmp_path, victim, parallel, counts):
 
 
 def check_unbroken(alone, tmp_path, seen, lines):
-    """Check that all launches together have the steps, minibatches and parameters of a single process."""
+    """Check that a training that was killed and launched several times equals a training in a single process.
+
+    The steps, minibatches and parameters of all launches together are compared.
+    """
     note(seen, steps(lines))
     assert seen == steps(alone[0])
     assert not list(tmp_path.glob("*.writing*"))
@@ -275,7 +281,10 @@ def test_row_61_absent_process_times_out(tmp_path, monkeypatch):
 
 
 def note(seen, found):
-    """Add the steps `found` to `seen`, and check that repeated steps have equal minibatches."""
+    """Add the steps `found` to `seen`; both are dicts from step numbers to checksums of minibatches.
+
+    Check first that each step in both dicts has equal checksums.
+    """
     assert all(seen.get(number, digest) == digest for number, digest in found.items())
     seen.update(found)
 

@@ -164,9 +164,10 @@ def test_missing_initialize_warns_once(monkeypatch):
 
     monkeypatch.setenv("FLUID_COORDINATOR", "forgotten:1")
     monkeypatch.setenv("FLUID_PROCESSES", "1")
-    fluid.Session(trained)  # a single process has no other processes
+    fluid.Session(trained)  # no warning, because a single process needs no `initialize`
     monkeypatch.setenv("FLUID_PROCESSES", "4")
-    fluid.Session(lambda: fluid.layers.data("x", shape=[2]))  # a program without training needs no other process
+    # No warning, because a program without training needs no other process.
+    fluid.Session(lambda: fluid.layers.data("x", shape=[2]))
     with pytest.warns(
         fluid.errors.FluidWarning, match=r"FLUID_COORDINATOR=forgotten:1 is set.*initialize\(\)"
     ) as found:
@@ -208,7 +209,7 @@ def static_program():
 )
 @pytest.mark.parametrize(("variable", "value"), [("FLUID_COORDINATOR", "lost:{}"), ("FLUID_PROCESSES", "{}")])
 def test_forgotten_initialize_warns_in_every_door(monkeypatch, train, variable, value):
-    number = next(NUMBERS)  # fluid warns only once about a value
+    number = next(NUMBERS)  # a new number, because fluid warns only once about each value of a variable
     monkeypatch.setenv(variable, value.format(number))
     with pytest.warns(fluid.errors.FluidWarning, match=rf"{variable}=.*{number} is set.*initialize\(\)"):
         train()

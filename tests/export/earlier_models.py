@@ -19,7 +19,7 @@ def noisy():
 
 
 def by_numbers():
-    """Build a program that reads its sizes as numbers, so a separate function is exported for each size."""
+    """Build a program that reads sizes of its feed as numbers, so its export has a separate function for each size."""
     x = fluid.layers.data("x", shape=[2], lod_level=1)
     return fluid.layers.reduce_sum(x.data * np.linspace(0, 1, x.shape[1], dtype="float32")[None, :, None], dim=1)
 
@@ -53,7 +53,7 @@ def answers(name):
 
 
 def write():
-    """Write all files to a new folder; fail if the folder exists, because kept files never change."""
+    """Write all model files to a folder; fail if the folder exists, because its recorded files must never change."""
     FOLDER.mkdir(parents=True)
     found = {}
     for name, (programs, options, _) in KEPT.items():

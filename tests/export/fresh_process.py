@@ -21,18 +21,21 @@ def packed(results):
 
 
 def unpacked(found):
-    """Return the arrays in a list that `packed` returned."""
+    """Return the arrays that `packed` has encoded as a list of JSON values."""
     return [np.frombuffer(base64.b64decode(data), jnp.dtype(dtype)).reshape(shape) for dtype, shape, data in found]
 
 
 class Fresh:
-    """A client of the process: it sends feeds and receives answers."""
+    """A client of a fresh Python process, which loads exported models: it sends feeds and receives outputs."""
 
     def __init__(self, process):
         self._process = process
 
     def infer(self, path, feeds, entry=None, fetch=None, seed=None):
-        """Return a list of arrays for each feed, computed by the process, and its number of compilations."""
+        """Return the results of an exported model, computed by the process, and the number of its compilations.
+
+        The results are a list of arrays for each feed.
+        """
         question = {"path": str(path), "feeds": feeds, "entry": entry, "fetch": fetch, "seed": seed}
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
@@ -45,7 +48,7 @@ class Fresh:
 
 @contextlib.contextmanager
 def started():
-    """Start the process in an empty folder, where it can import no user module; yield its client."""
+    """Start a process that runs exported models, in an empty folder without user modules; yield its client."""
     root = pathlib.Path(__file__).resolve().parents[2]
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
@@ -58,7 +61,7 @@ def started():
 
 
 def answer(question):
-    """Load the model of a question; return its answers and the number of compilations."""
+    """Load the model that a JSON request names; return its outputs for the feeds, and its number of compilations."""
     import fluid
 
     inferencer = fluid.Inferencer(param_path=question["path"], entry=question["entry"], seed=question["seed"])
@@ -67,7 +70,7 @@ def answer(question):
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this entry is the folder of this file, from which the programs could be imported
+    sys.path.pop(0)  # without the folder of this file, this process cannot import the exported programs
     for line in sys.stdin:
         try:
             print(json.dumps(answer(json.loads(line))), flush=True)

@@ -25,12 +25,13 @@ EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 # Programs that cannot be exported, and the reasons. A test checks that each export fails, so that the list stays true.
 IMPOSSIBLE: dict[str, str] = {}
 
-# Programs that are exported as a separate function for each size, and the reasons.
+# Programs that are exported as one function for each size, instead of one function for all sizes, and the reasons.
 NOT_OPEN = {
     "golden/sequence/reshape_wide": "the steps of a sequence must be a multiple of something",
 }
 
-# Golden cases whose feeds keep their recorded sizes, and the reasons. A test checks that other batch sizes fail.
+# Golden cases (recorded results of PaddlePaddle Fluid) that run only with the recorded batch size, and the reasons.
+# A test checks that other batch sizes fail.
 FIXED = {
     "optimizer/*": "a feed is as large as the parameter that it is multiplied by",
     "decay_clip/*": "a feed is as large as the parameter that it is multiplied by",
@@ -46,7 +47,7 @@ FIXED = {
     "sequence/lod_reset_offsets": "it names the rows",
     "names/expand_as_3d": "one feed has twice as many rows as the other",
 }
-# Cases that match a pattern of FIXED, and nevertheless allow any batch size.
+# Golden cases that allow any batch size, although their names match a pattern in `FIXED` (cases with a fixed batch).
 OPEN = ["optimizer/sparse_*"]
 
 # Golden cases that are valid for some batch sizes only, and the reasons. Their feeds keep their recorded sizes, too.
@@ -183,7 +184,7 @@ def cases_that_run():
 
 
 def golden(case):
-    """Return the Model of a golden case, with its recorded parameters and feeds."""
+    """Return the Model of a golden case (a recorded result of PaddlePaddle Fluid), with its parameters and feeds."""
     feeds = case.spec["feeds"]
     known = {} if "build_only" in case.spec else case.arrays("feed")
     data = {n: v[0] if feeds[n].get("per_step") else v for n, v in known.items()}

@@ -55,7 +55,8 @@ def params_of(function, seed=0):
 def close(first, second):
     """Return whether two results have equal dtypes and shapes, and almost equal numbers.
 
-    Numbers may differ by 1e-6 times the largest number of their array; in half precision, by its epsilon times that.
+    Numbers may differ by 1e-6 times the largest number of their array. In half precision, the factor is the epsilon of
+    the dtype instead of 1e-6.
     """
     pairs = zip(jax.tree.leaves(list(first)), jax.tree.leaves(list(second)), strict=True)
     return all(_close(np.asarray(a), np.asarray(b)) for a, b in pairs)
@@ -133,7 +134,7 @@ def test_trainer_exports_only_the_fetched_values(trained, tmp_path):
 
 
 def test_row_40_training_layers_act_as_in_tests(trained, tmp_path):
-    """Compare with `trainer.test`: dropout is off and normalisation uses averages, so rows do not affect each other."""
+    """Check that an exported net equals `trainer.test`: it drops nothing, and its rows do not affect each other."""
     trained.save_inference_model(tmp_path / "digits.fluid", fetch=["prediction"])
     inferencer = fluid.Inferencer(param_path=tmp_path / "digits.fluid", bucket=False)
     tested = trained.test(fluid.reader.arrays({"image": IMAGES, "label": np.zeros((40, 1), "int64")}, batch_size=40))
@@ -179,7 +180,7 @@ def test_feed_with_unread_values_determines_the_rows(tmp_path):
 
     fluid.io.save_inference_model(tmp_path / "m", as_many_zeros, {}, fetch=["zeros_like_0", "zeros_like_1"])
     inferencer = fluid.Inferencer(param_path=tmp_path / "m")
-    assert list(inferencer.program.feeds) == ["s"]  # the number of rows of "s" is also the number of rows of "x"
+    assert list(inferencer.program.feeds) == ["s"]  # "s" gives the number of rows, so "x" is not needed
     zeros, sequences = inferencer.infer({"s": [[1.0, 2.0], [3.0], [4.0]]})
     assert zeros.shape == (3, 2) and sequences.lengths.tolist() == [2, 1, 1] and sequences.shape == (3, 4, 1)
 
@@ -396,7 +397,7 @@ def test_row_37_threads_get_the_right_answers(saved):
     assert wrong == []
 
 
-# Tests of refused files.
+# The following tests check that damaged or invalid exported files are refused.
 
 
 @pytest.fixture
@@ -515,12 +516,12 @@ def test_compressed_entries_are_refused_before_they_are_read(saved):
 
 def test_loading_runs_no_code_of_the_file(saved):
     """Check the audit events of Python for code execution, compilation, unpickling, imports and opened files."""
-    fluid.Inferencer(param_path=saved[0])  # the first use imports modules, which raises audit events
+    fluid.Inferencer(param_path=saved[0])  # import modules before the recording, because an import is an event
     events = "exec compile import pickle.find_class os.system os.exec subprocess.Popen open".split()
     watching, seen = [True], []
     sys.addaudithook(lambda event, about: seen.append((event, about)) if watching and event in events else None)
     export.load(saved[0]).program()
-    exec("1")  # this call is recorded, so calls during the loading would be recorded, too
+    exec("1")  # the hook must record this call, which proves that the hook works
     watching.clear()
     # Compilations for array headers are left out: NumPy reads a header as a Python literal, which runs no code.
     rest = [(event, about) for event, about in seen if not (event == "compile" and b"'descr'" in about[0])]
@@ -575,7 +576,8 @@ def test_row_36_bad_input_is_the_same_error(saved, feed):
     def complaint(inferencer):
         with pytest.raises(errors.FluidError) as caught:
             inferencer.infer(feed)
-        # Only the beginnings are compared, because an exported model lacks lines of declarations and the list of names.
+        # Only the beginnings of the error messages are compared. The program function can also name the lines of
+        # declarations and all known names; an exported model cannot.
         return type(caught.value), re.split(r"declared at|Did you|Known|which nobody", str(caught.value))[0][
             -60:
         ].split()[:4]

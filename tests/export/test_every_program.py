@@ -36,7 +36,7 @@ def process():
 
 
 def check(model, process, path, sizes):
-    """Export a model; check that the other process returns the results of its program function for all `sizes`."""
+    """Check that a process that loads the exported model gets the results of the program function, for all `sizes`."""
     params = model.params()
     fluid.io.save_inference_model(path, model.program, params)
     entry = export.load(path).entries["predict"]
@@ -60,7 +60,7 @@ def all_sizes(model):
 
 
 def by_length():
-    """Yield a test parameter for each model; slow models, and all but the first of a family, are marked soak."""
+    """Yield each model as a test parameter; only `make soak` tests slow models, and all but the first of a family."""
     seen = set()
     for id in MODELS:
         family = id.rpartition("/")[0] if id.startswith("golden/") else id

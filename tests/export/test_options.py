@@ -1,4 +1,4 @@
-"""Options of an export: half precision, and sizes that are open or have a separate function for each size."""
+"""Options of a model export: half precision, sizes that may vary, and a separate function for each of several sizes."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ IMAGES = RNG.normal(size=(9, 3, 8, 8)).astype("float32")
 
 
 def trained(function):
-    """Return initial parameters; batch normalisation gets random numbers, as after a training."""
+    """Return parameters as if trained: random numbers for batch normalisation, and initial values for other layers."""
     return {
         name: np.random.default_rng(len(name)).uniform(0.5, 1.5, value.shape).astype("float32")
         if "batch_norm" in name
@@ -33,7 +33,7 @@ def attending():
 
 
 def rated():
-    """Build a program with a sparse table, a loop, and states that stay in float32."""
+    """Build a program to export in half precision: a sparse table, a loop, and batch statistics that remain float32."""
     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
     embedded = fluid.layers.embedding(words, size=[10, 4], is_sparse=True)
     rnn = fluid.layers.DynamicRNN()
@@ -94,7 +94,7 @@ def test_entry_points_share_rounded_parameters(tmp_path):
         )
 
 
-# Tests of sizes.
+# Tests of sizes that are open, or that have a separate function for each size.
 
 
 def by_numbers():

@@ -20,7 +20,8 @@ from fluid.export import standalone
 
 RNG = np.random.default_rng(0)
 
-# This script runs in an environment without fluid: it reads feeds, and prints answers in the format of `bits`.
+# This script runs exported models in an environment without fluid. For each array of an answer, it prints the dtype,
+# the shape and a checksum, as `bits` returns them.
 PROGRAM = """
 import hashlib, json, sys
 import jax, numpy as np
@@ -81,7 +82,7 @@ def run(python, *arguments, folder, text=None):
 
 
 def extracted(path, folder):
-    """Write `standalone.py` from an exported model to a folder."""
+    """Copy the file `standalone.py`, which every exported model contains, to a folder."""
     with zipfile.ZipFile(path) as archive:
         (folder / "standalone.py").write_bytes(archive.read("standalone.py"))
 

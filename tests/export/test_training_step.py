@@ -72,7 +72,7 @@ NETS = {
     "two losses": (two_losses, None, {}, columns, {}),
     "a float16 loss scale": (two_layers, fluid.optimizer.Momentum(0.1, 0.9), {"precision": "float16"}, columns, {}),
 }
-LARGE = list(NETS)[:2]  # run with a single size, because the Trainer and the exported step compile each size
+LARGE = list(NETS)[:2]  # tested with a single batch size, because each size is compiled twice
 
 
 @pytest.mark.parametrize("net", NETS)

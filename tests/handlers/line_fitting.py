@@ -25,7 +25,7 @@ def reader(batch_size=16):
 
 
 class Scripted(fluid.Handler):
-    """A handler that announces `values[epoch]` at the end of each epoch."""
+    """A handler that reports `values[epoch]` as a measured value at the end of each epoch."""
 
     def __init__(self, values, name="test_loss"):
         self.values, self.name = values, name

@@ -28,7 +28,7 @@ class Fetching(fluid.Handler):
 
 
 def norms_by_hand(optimizer, steps):
-    """Return the gradient norm and update ratio of a linear model for each step, computed in float64."""
+    """Compute, in float64, the gradient norm and update ratio of each training step of a linear model."""
     params = {"w": np.asarray(make().params["fc_0.w_0"], "float64"), "b": np.zeros(1)}
     state = optimizer.init(params)
     found = []

@@ -160,7 +160,7 @@ TAGS = [{"found": [[0, 1, 2], [0, 4]], "right": [[0, 1, 2], [2, 4]]}]
 
 
 def tagging(monitor, metrics=CHUNKS):
-    """Train while EarlyStopping follows `monitor`; return the trainer, and the values that each test announced."""
+    """Train with EarlyStopping on the metric `monitor`; return the trainer, and the metrics of each test."""
     trainer = fluid.Trainer(tagger, fluid.optimizer.SGD(0.1))
     stopping = H.EarlyStopping(monitor, patience=2, mode="max")
     told = []
@@ -248,7 +248,7 @@ def test_early_stopping_stops_after_its_patience(values, patience, mode, min_del
 
 
 def test_early_stopping_follows_the_epoch_mean():
-    rates = [0.1, 0.1, 0.0, 0.0, 0.0, 0.0]  # with a rate of 0, every later epoch has the same mean
+    rates = [0.1, 0.1, 0.0, 0.0, 0.0, 0.0]  # with learning rate 0, the mean loss of later epochs does not change
     optimizer = fluid.optimizer.SGD(fluid.layers.piecewise_decay([3 * i for i in range(1, 6)], rates))
     trainer, recording = make(optimizer), Recording()
     stopping = H.EarlyStopping("loss", patience=2)
@@ -355,10 +355,10 @@ def test_the_csv_is_continued_without_repeated_rows(tmp_path):
     trainer = make()
     trainer.train(reader(), num_epochs=2, handlers=[H.CSVLogger(path)])
     trainer.session.save(tmp_path / "two")
-    # The rows of this epoch must disappear, because only the state after the first two epochs was saved.
+    # The resumed training must remove the CSV rows of this epoch, because only the state after two epochs was saved.
     trainer.train(reader(), num_epochs=1, handlers=[H.CSVLogger(path)])
     with open(path, "a", encoding="utf-8") as file:
-        file.write("3,12,0.")  # a process that is killed in the middle of a row leaves such a line
+        file.write("3,12,0.")  # a process that is killed while it writes a row leaves an incomplete row
     trainer = make()
     trainer.session.load(tmp_path / "two")
     trainer.train(reader(), num_epochs=2, handlers=[H.CSVLogger(path)])
@@ -368,7 +368,7 @@ def test_the_csv_is_continued_without_repeated_rows(tmp_path):
 
 
 def test_the_csv_of_another_training_is_moved_aside(tmp_path, caplog):
-    path, whole = tmp_path / "logs" / "log.csv", []  # the folder does not exist yet
+    path, whole = tmp_path / "logs" / "log.csv", []  # CSVLogger must create the folder `logs`
     for epochs in (1, 2, 3):
         make().train(reader(), epochs, handlers=[H.CSVLogger(path)])
         whole.append(table(path))
@@ -509,7 +509,7 @@ def test_monitoring_rate_of_bare_optax_raises():
 
 
 def test_timer_splits_step_data_and_device_time(monkeypatch):
-    """Check the announced times with a fake clock: reading takes 3 s, a step 5 s, a wait for the device 2 s."""
+    """Check the metrics of the Timer handler by a fake clock: reading takes 3 s, a step 5 s, a device wait 2 s."""
     from fluid.handlers import timing
 
     now = 0.0
@@ -530,7 +530,7 @@ def test_timer_splits_step_data_and_device_time(monkeypatch):
         timer.end_step(fluid.EndStepEvent(0, step, fluid.Results([0.0])))
     assert [dict(zip(m.names, m, strict=True)) for m in announced] == [
         {"step_ms": 7000.0, "data_ms": 3000.0, "data_wait_ms": wait, "device_ms": 2000.0}
-        for wait in (3000.0, 1500.0, 1500.0)  # the times of the first step are left out
+        for wait in (3000.0, 1500.0, 1500.0)  # the announced times do not include the first step
     ]
 
 
@@ -559,7 +559,8 @@ def test_the_profiler_ends_with_the_training(tmp_path, fails):
         if fails and isinstance(event, fluid.EndStepEvent) and event.step == 1:
             raise ZeroDivisionError
 
-    for i in range(2):  # a trace that still runs would refuse the second trace
+    # JAX refuses a second trace while a trace still runs, so this loop fails if the first trace has not ended.
+    for i in range(2):
         try:
             handlers = [H.Profiler(steps=(1, 100), logdir=tmp_path / str(i))]
             make().train(reader(), handlers=handlers, event_handler=fail)
@@ -697,7 +698,7 @@ def test_checkpoint_every_saves_at_its_interval(tmp_path):
 
 def test_old_name_of_checkpoint_every_still_works(tmp_path):
     class Checkpoint(H.Checkpoint):
-        """A handler whose state is stored under the old name."""
+        """A handler of the old class name `Checkpoint` (now `CheckpointEvery`), with a state that checkpoints store."""
 
         steps = 0
 
@@ -712,7 +713,7 @@ def test_old_name_of_checkpoint_every_still_works(tmp_path):
             self.steps = state["steps"]
 
     class CheckpointEvery(Checkpoint):
-        """A handler with the same state under the new name."""
+        """A handler that has a new class name, but the same state as `Checkpoint`."""
 
     assert H.Checkpoint is H.CheckpointEvery
     config = fluid.CheckpointConfig(tmp_path, epoch_interval=None, step_interval=None)

@@ -151,7 +151,7 @@ def mixed():
 
 
 def test_bad_row_within_a_batch_sum_is_found():
-    """Check that replaying parts of the minibatch finds the bad row, because a sum over the minibatch has no rows."""
+    """Check that the NaN report finds the bad row in a sum over all rows: it computes parts of the minibatch again."""
     x = X.copy()
     x[19] = 3.5e9  # the fourth power of one column is finite, but the sum over three columns overflows
     _, error = run(mixed, (x, Y), H.TerminateOnNaN(report=True))
@@ -167,7 +167,7 @@ def normalised():
 
 def test_overflowing_batch_norm_keeps_finite_statistics():
     x = X.copy()
-    x[17, 1] = 3e38  # the batch norm statistics overflow, so all rows overflow
+    x[17, 1] = 3e38  # batch norm computes infinite statistics from this value, so all rows overflow
     trainer, error = run(normalised, (x, Y), H.TerminateOnNaN(report=True))
     assert error.report.kind in ("value", "update") and error.report.step == 2
     assert all(np.isfinite(trainer.params[name]).all() for name in trainer.program.states)
@@ -192,7 +192,7 @@ def test_padding_is_not_blamed():
 
 
 def test_the_replay_draws_the_same_random_numbers():
-    """Check that the report names the right rows when only the dropout mask of the step decides which rows overflow."""
+    """Check that a NaN report draws the same dropout mask again, if only the mask decides which rows are non-finite."""
     positive = fluid.ParamAttr(initializer=fluid.initializer.Constant(1.0), trainable=True)
 
     def program():
@@ -287,7 +287,7 @@ def test_nothing_is_compiled_after_the_first_epoch():
 
 
 def test_training_continues_after_a_nonfinite_step(tmp_path):
-    """Check that training can continue from the last finite checkpoint after the error."""
+    """Check that training can continue from the last finite checkpoint after TerminateOnNaN has stopped a training."""
     x = X.copy()
     x[18] = np.inf
     config = fluid.CheckpointConfig(tmp_path / "saved", step_interval=1)
@@ -328,8 +328,8 @@ def test_nonfinite_sequence_gradient_names_its_row():
     assert (found.kind, found.name, found.rows) == ("gradient", "fc_0.tmp_0", (2,))
 
 
-# Data for programs with loops: in row 1, the third step contains a zero divisor. Row 3 has only two steps, so the
-# report must not blame the padding of row 3.
+# Data for programs with loops: in row 1, the third step contains 0, whose reciprocal is infinite. Row 3 has only two
+# steps, so the NaN report must not name the padding of row 3 as the cause.
 STEPS = [RNG.uniform(0.5, 2.0, size=(n, 2)).astype("float32") for n in (5, 4, 5, 2)]
 DIVIDED = [step.copy() for step in STEPS]
 DIVIDED[1][2, 0] = 0
@@ -376,7 +376,7 @@ def backwards():
 
 
 def of_sequences(program, rows):
-    """Train on two minibatches, the second of which has `rows`; return the report of the NonFiniteError."""
+    """Train on two minibatches, the second with the given rows; return the report of the NonFiniteError."""
     trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.001))
     data = [(row, [1.0]) for row in [*STEPS, *rows]]
     with pytest.raises(errors.NonFiniteError) as caught:
@@ -385,7 +385,7 @@ def of_sequences(program, rows):
 
 
 def file_and_line(site):
-    """Return the file and line of a site, without its function, which may be nested inside the program function."""
+    """Return file and line of a text `file:line in function`; the function may be inside the program function."""
     return site.rpartition(" in ")[0]
 
 

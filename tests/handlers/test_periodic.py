@@ -23,7 +23,7 @@ def make(folder=None):
 
 
 def reader():
-    return fluid.reader.arrays((X,), batch_size=4)  # a pass has six minibatches
+    return fluid.reader.arrays((X,), batch_size=4)  # an epoch has six minibatches
 
 
 def noting(seen):
@@ -77,7 +77,8 @@ def test_once_runs_once_per_training_despite_interrupts():
     assert seen == [(0, 3)] and int(trainer.session.scope.step) == 18
     trainer.train(data, 1, handlers=[handler])
     make().train(data, 1, handlers=[handler])
-    # The second entry is the 20th step of the first Trainer, the third entry is the fourth step of another Trainer.
+    # Each entry of `seen` is a call of the handler, `(epoch, step)`. The second call came at the 20th step of the first
+    # Trainer, the third call at the fourth step of another Trainer.
     assert seen == [(0, 3), (0, 1), (0, 3)]
 
 

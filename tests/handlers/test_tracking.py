@@ -187,7 +187,7 @@ def records(path):
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
         parts += data[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # the frame has a whole message, or the last part of a message
+        if kind in (1, 4):  # this frame of the log holds a whole message, or the last part of a message
             record = Record()
             record.ParseFromString(parts)
             parts = b""
@@ -198,7 +198,7 @@ def runs_of(folder):
     """Return `(run name, points, exit code)` for each run file below a folder, oldest first."""
     import wandb
 
-    wandb.teardown()  # wandb writes its last records when its process ends
+    wandb.teardown()  # wandb writes its last records when its service process ends
     found = []
     for path in sorted(pathlib.Path(folder).glob("wandb/offline-run-*/*.wandb"), key=lambda p: p.stat().st_mtime_ns):
         points, name, code = {}, None, None

@@ -23,7 +23,7 @@ def first():
 
 
 def second():
-    """Build the second program, which reads noise and shares the first layer of the first program; return its loss."""
+    """Return the loss of the second trained program, which reads noise, and shares a layer with the first program."""
     hidden = layers.fc(layers.data("noise", shape=[4]), size=3, act="tanh")
     loss = layers.mean(layers.square(layers.fc(layers.dropout(hidden, 0.2), size=1, name="head")))
     fluid.optimizer.Momentum(0.01, 0.9).minimize(loss)
@@ -31,7 +31,7 @@ def second():
 
 
 class Noise:
-    """A generator of random numbers; a checkpoint can save and restore its position."""
+    """A generator of random numbers; a checkpoint can save and restore the state of the generator."""
 
     def __init__(self):
         self._rng = np.random.Generator(np.random.PCG64(5))

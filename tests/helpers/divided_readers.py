@@ -2,9 +2,9 @@
 
 
 def share(index, processes):
-    """Return a function that maps a number of rows to the range of rows of the process `index`.
+    """Return a function that maps the size of a minibatch to the range of its rows that the process `index` reads.
 
-    The range is an equal part of the rows, or all rows if the number is not divisible by `processes`.
+    Each process reads an equal part of the rows. If `processes` does not divide the size, each process reads all rows.
     """
 
     def wanted(count):

@@ -9,7 +9,7 @@ from fluid.distributed import Group
 
 
 class Service:
-    """A store of keys and barriers, with the methods of JAX's client; the threads of a group share the store."""
+    """A stand-in for the coordination service of JAX: threads share its keys and barriers, as processes would."""
 
     def __init__(self, size):
         self.values = {}
@@ -49,10 +49,10 @@ class Service:
 
 
 def together(size, work, timeout=20):
-    """Run `work(group)` in `size` threads, each with the group of another process index.
+    """Simulate a group of `size` processes: each thread runs `work(group)` with another process index.
 
     Returns:
-      A list of results or exceptions by process index, and the Service.
+      A list of the results or exceptions of `work` by process index, and the Service that all groups share.
     """
     service = Service(size)
     found = [None] * size

@@ -65,7 +65,7 @@ def trainer(folder=None, schedule="2:1", config=None, **options):
 
 
 def by_hand(pattern="ddg", epochs=EPOCHS):
-    """Train both programs in a custom loop over a Session; return the Session.
+    """Train the discriminator and the generator of a GAN in a custom loop over a Session; return the Session.
 
     Args:
       pattern: the program of each step, repeated: "d" for the discriminator, any other letter for the generator.

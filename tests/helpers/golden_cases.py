@@ -25,7 +25,7 @@ IMPOSSIBLE = {
 }
 
 
-# Cases with arrays that PaddlePaddle counts as parameters although no optimizer updates them; here they are states.
+# Golden cases with arrays that no optimizer updates. PaddlePaddle counts these arrays as parameters, fluid as states.
 STATES = {
     "names/center_loss",
     "names/center_loss_fixed",
@@ -42,7 +42,7 @@ def index():
 
 @functools.cache
 def arrays_of(family):
-    """Return the recorded arrays of a family of cases; the keys are `CASE/KIND/VARIABLE`."""
+    """Return the arrays that PaddlePaddle Fluid computed for the test cases of `family`, by `CASE/KIND/VARIABLE`."""
     with np.load(FOLDER / f"{family}.npz") as file:
         return dict(file)
 
@@ -66,11 +66,11 @@ class Case:
         return {k.removeprefix(prefix): v for k, v in arrays_of(self.spec["family"]).items() if k.startswith(prefix)}
 
     def needs(self):
-        """Return the names of all functions of fluid that the case calls."""
+        """Return the names of all functions of fluid that this recorded program of PaddlePaddle calls."""
         return set(_called(self.spec))
 
     def missing(self):
-        """Return the names of those functions that the case calls and fluid lacks."""
+        """Return the sorted names of functions that this golden case calls, but that fluid does not have."""
         return sorted(name for name in self.needs() if find(name) is None)
 
     def tolerance(self, kind):
@@ -82,10 +82,10 @@ class Case:
         return {name: _fed(feed, given[name], step) for name, feed in self.spec["feeds"].items()}
 
     def program(self, names=None, functional=False, declare=None):
-        """Return a program function that makes the calls of the case and returns the compared results.
+        """Return a program function that makes the recorded calls of this golden case, and returns the results.
 
         Args:
-          names: a dict; the program adds the name that fluid gives to each feed and result, or None.
+          names: a dict in which the program stores the name of each feed and result in fluid, or None without a name.
           functional: True writes a recurrence as a call of `layers.rnn`, False as a StaticRNN or DynamicRNN block.
           declare: a function that declares a feed; by default, the feed has the sizes of its recorded array.
         """
@@ -145,7 +145,7 @@ def assert_close(got, want, tolerance, what):
 
 
 def initial_fact(spec):
-    """Describe the initializer of a parameter as the golden cases do: an operation and its bounds, moments or value."""
+    """Describe an initializer as recorded programs of PaddlePaddle do: its operation, and bounds, moments or value."""
     init = fluid.initializer
     made = spec.initializer
     if isinstance(made, init.Constant):
@@ -172,9 +172,9 @@ def same_fact(got, want):
 
 
 def _declare(name, feed, rows):
-    """Declare a feed with its recorded sizes.
+    """Declare a feed of a golden case (a recorded result of PaddlePaddle) with the recorded sizes.
 
-    The batch dimension may have any size if the feed is a sequence batch, or has an item for each of `rows` sequences.
+    The batch dimension may have any size if the feed is a sequence batch, or an array with `rows` items.
     """
     if "lengths" in feed or (feed["shape"][0] == rows and not feed.get("per_step")):
         return fluid.layers.data(name, feed["shape"][1:], feed["dtype"], lod_level=int("lengths" in feed))
@@ -209,7 +209,7 @@ def _resolve(value, known):
 
 
 def _made(call, known, functional=False):
-    """Make a call of a case and return its results.
+    """Make a recorded call of a golden case, and return the results of the call.
 
     A recurrence becomes a StaticRNN or DynamicRNN block or, if `functional`, a call of `layers.rnn`.
     """
@@ -219,7 +219,7 @@ def _made(call, known, functional=False):
 
 
 def _inside(call, known):
-    """Make the calls of the loop body of a recurrence; return the new states by name, and the outputs."""
+    """Call the recorded layers in the loop body of a recurrent net; return the new states by name, and the outputs."""
     for each in call["body"]:
         results = _made(each, known)
         known |= dict(zip(each["out"], results if isinstance(results, list | tuple) else [results], strict=False))
@@ -270,7 +270,7 @@ def _called(value):
 
 
 def _at_this_step(value):
-    """Return a value; a learning-rate schedule, a function in fluid, is evaluated at the current step count."""
+    """Return the value of a learning rate: a number, or a schedule (a function) at the current step."""
     if not callable(value):
         return value
     count = core.create_state("updates", [], "int32", fluid.initializer.Constant(0))

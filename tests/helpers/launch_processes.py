@@ -24,7 +24,7 @@ class Launched(subprocess.Popen):
         self.folder = folder
         for earlier in folder.glob("*.said"):
             earlier.unlink()
-        # A killed process may leave half-written files in the compilation cache, so the processes use none.
+        # A killed process may leave half-written files in the compilation cache, so the processes use no cache.
         environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
         # An optimized compilation would take more time than it saves in a few steps.
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"

@@ -31,7 +31,7 @@ def minibatches(columns, batch_size=8):
 
 
 def guess_of(params, x):
-    """Compute the guesses of `inference_program` with NumPy."""
+    """Compute the predictions of the linear model with NumPy."""
     return x @ np.asarray(params["guess.w_0"]) + np.asarray(params["guess.b_0"])
 
 

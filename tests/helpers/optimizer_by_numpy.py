@@ -1,4 +1,4 @@
-"""Optimizers without a program: fluid and NumPy apply the same fixed gradients to two parameters, for comparison."""
+"""Comparison of optimizers: fluid and formulas in NumPy apply the same fixed gradients to two parameters."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,10 @@ def numpy_run(rule, start=START, grads=GRADS):
 
 
 def numpy_trajectory(rule, start=START, grads=GRADS):
-    """Apply `rule(name, p, g, memory, t) -> p` in float64; return the parameters after each gradient."""
+    """Update parameters in float64 by an optimizer in NumPy; return the parameters after each gradient.
+
+    In step `t`, `rule(name, p, g, memory, t)` returns the new value of the parameter `p`, which has the gradient `g`.
+    """
     params, memory, found = {n: v.copy() for n, v in start.items()}, {n: {} for n in start}, []
     for t, step in enumerate(grads, 1):
         params = {n: rule(n, p, step[n], memory[n], t) for n, p in params.items()}

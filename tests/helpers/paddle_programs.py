@@ -113,7 +113,7 @@ class Written:
 
 
 def serialized(array, levels=()):
-    """Serialize an array as a variable in PaddlePaddle's format; `levels` holds the offsets of its sequences."""
+    """Serialize an array as a variable in PaddlePaddle's format; `levels` holds the offsets of the sequences."""
     array = np.asarray(array)
     tensor = program_desc.message("Tensor")(data_type=NUMBERS[str(array.dtype)], dims=array.shape).SerializeToString()
     lod = b"".join((8 * len(offsets)).to_bytes(8, "little") + np.array(offsets, "<u8").tobytes() for offsets in levels)

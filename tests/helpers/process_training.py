@@ -24,7 +24,7 @@ from fluid.trainer.resume import fingerprint
 
 EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
 WIDTH = 1200  # a layer of this width is large enough for "fsdp" to shard; 2, 3 and 4 processes divide it evenly
-FULL = 4096  # while the disk counts as full, files may have at most this number of bytes
+FULL = 4096  # in tests of a full disk, files may have at most this number of bytes
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 4)).astype("float32")
 Y = (X @ [[1.0], [-2.0], [0.5], [3.0]] + 0.7).astype("float32")
@@ -41,7 +41,7 @@ def program():
 
 
 def jittered(row, rng, worked=[0]):  # noqa: B006
-    """Add random noise to a row; `worked[0]` counts the rows that this process has mapped."""
+    """Add random noise to a row of the data; `worked[0]` counts the calls of this function in the process."""
     worked[0] += 1
     return row[0] + rng.normal(0, 1e-3), row[1]
 
@@ -83,7 +83,7 @@ def die(function, step):
 
 
 def happen(mode, trainer, event, other):
-    """Cause the failure of a mode: most modes fail in process 1 at step 8; "begun" stops every process at step 8."""
+    """Cause the failure named `mode`: most happen in process 1 at step 8; "begun" stops every process at step 8."""
     if not isinstance(event, fluid.EndStepEvent):
         return
     done = int(trainer.session.scope.step)
@@ -112,7 +112,10 @@ def at_step_8(mode, trainer):
 
 
 def noting_gathered():
-    """Patch the gathering of arrays on every host; return a set that collects the shapes, such as `4x1200`."""
+    """Patch the function that gathers a sharded array on every host; return a set of shapes, such as `4x1200`.
+
+    Each call of the function adds the shape of its array to the set.
+    """
     module = sys.modules[whole.__module__]
     gathered = module._gathered
     shapes = set()
@@ -140,7 +143,7 @@ def train(folder, mode, parallel, say):
         checkpoint_config=fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2),
     )
     if mode == "torn" and other:
-        die("checksums", 14)  # this process dies when it has written its part, before process 0 knows about it
+        die("checksums", 14)  # the process dies after writing its part of a checkpoint, before process 0 knows
     if mode == "unsealed" and group.is_first:
         die("seal", 14)  # process 0 dies when all parts are written, before the checkpoint is marked complete
     say("parts", *sorted(parts))

@@ -43,7 +43,7 @@ def reader():
 
 
 def full_disk(trainer, done):
-    """Simulate a full disk: while `done` is from 7 to 20, limit the size of files to 4 kB."""
+    """Simulate a full disk: limit files to 4 kB while `done`, the number of finished steps, is from 7 to 20."""
     import resource
 
     limit = 4096 if 7 <= done <= 20 else resource.RLIM_INFINITY
@@ -67,7 +67,7 @@ def train(folder=None, mode="plain", say=print):
                 full_disk(trainer, done)
         if isinstance(event, fluid.EndStepEvent) and mode == "stuck" and event.step == 2:
             say("stuck")
-            while True:  # `signal.pause()` would miss a signal that comes just before it
+            while True:  # `signal.pause()` would miss a signal that comes before the call
                 select.select([], [], [], 0.1)
 
     trainer.train(reader(), num_epochs=EPOCHS, event_handler=on_event)

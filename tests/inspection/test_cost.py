@@ -181,7 +181,7 @@ def test_a_training_step_against_the_whole():
         jax.jit(step).lower(shapes, np.zeros((batch, 32), "float32"), np.zeros((batch, 1), "float32")).cost_analysis()
     )
     assert found.totals.step.flops == pytest.approx(want["flops"], rel=0.05)
-    # These are the matrix products: forward, and backward with respect to both weights and the hidden layer.
+    # The lower limit is the FLOPs of the matrix products: forward, and backward for both weights and the hidden layer.
     assert found.totals.step.flops > 2 * batch * (32 * 64 * 2 + 64 * 3)
 
 

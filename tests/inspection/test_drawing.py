@@ -117,7 +117,10 @@ STATEMENT = re.compile(
 
 
 def dot_statements(drawing):
-    """Return a match for each line of the DOT text, which has one statement; check that braces match."""
+    """Return a regular-expression match for each line of the drawing's DOT text; check that the braces match.
+
+    Each line must have one statement of DOT.
+    """
     lines = drawing.dot.splitlines()
     found = [STATEMENT.fullmatch(line) for line in lines]
     assert all(found), [line for line, statement in zip(lines, found, strict=True) if not statement]
@@ -158,7 +161,7 @@ def test_a_deep_net_is_drawn_at_once():
 
     start = time.perf_counter()
     shown = texts(fluid.draw(program))
-    assert time.perf_counter() - start < 30  # tracing the program takes nearly all of this time
+    assert time.perf_counter() - start < 30  # tracing the program takes nearly all of the measured time
     assert {f"fc_{layer}" for layer in range(200)} <= set(shown)
 
 
@@ -191,7 +194,7 @@ def overlap(first, second):
 
 @st.composite
 def programs(draw):
-    """Generate nested frames of boxes, in which each layer may read earlier layers."""
+    """Generate the boxes of a drawing of a program: nested frames and layers; a layer may read earlier layers."""
 
     def boxes(depth):
         found = []
@@ -237,7 +240,7 @@ def test_edges_go_down_and_cross_no_box(root):
 
 @given(programs())
 def test_unrelated_edges_do_not_overlap(root):
-    """Check that two edges overlap only if they have the same source box or the same target box."""
+    """Check that, in a drawing of a program, two edges overlap only if they begin or end at the same box."""
     _, lines = lay_out(root)
     upright = [
         (points[0], points[-1], x, y, to_y)

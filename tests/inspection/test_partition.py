@@ -1,4 +1,4 @@
-"""Partitions of a program: the equations, parameters and source lines of each layer."""
+"""The partition of a program into layers: the equations, parameters and source lines of each layer."""
 
 import inspect
 import pathlib
@@ -68,7 +68,7 @@ def test_operators_are_rows_of_their_line():
     }
     program = fluid.Program(nets.recurrent)
     outside = [name for name, (_, depth) in operators.items() if not depth]
-    # Operators outside of loops can be fetched by these names.
+    # `fetch` accepts the names of operators outside of loops.
     assert len(fluid.runtime.check_fetch(program, outside)) == 2
 
 

@@ -23,7 +23,7 @@ def boxes(function):
 
 
 def frames(root):
-    """Yield all frames inside a frame, outer frames first."""
+    """Yield all frames (boxes that contain boxes) inside a box of a program drawing, outer frames first."""
     for box in root.inside:
         if box.inside:
             yield box
@@ -43,7 +43,7 @@ def edges(root):
 
 
 def chain(kinds):
-    """Return the drawing of a chain of layers with these kinds, in which repeated blocks are drawn once."""
+    """Return the drawing of a net: a chain with one layer for each name in `kinds`; repeated blocks are drawn once."""
     found = [Box("layer", [kind], structure=(kind,)) for kind in kinds]
     for source, target in itertools.pairwise(found):
         target.inputs.append(source)
@@ -100,7 +100,10 @@ def test_a_loop_of_python():
 
 
 def test_blocks_end_where_the_block_before_them_ends():
-    """Check that no repeated block begins inside the first block, whose last two layers equal later layers."""
+    """Check that a drawing of a program marks three blocks as repeated, and not the first block, which differs.
+
+    The last two layers of the first block equal layers of the other blocks, but no repeated block begins there.
+    """
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[8]), size=8)
@@ -147,7 +150,7 @@ def test_parallel_twins_are_drawn_separately():
 
 
 def test_wires_that_skip_a_block_are_no_repetition():
-    """Check that unequal inputs prevent folding: every second block adds the value before the first block."""
+    """Check that a drawing folds no blocks with unequal inputs: every second block also adds the first value."""
 
     def program():
         x = layers.data("x", shape=[8])

@@ -24,7 +24,7 @@ def outputs(function, **options):
 def test_shapes_follow_batch_and_time():
     assert outputs(nets.recurrent)["words"] == "float32[batch, time, 4]"
     assert outputs(nets.recurrent)["dynamic_rnn_0"] == "float32[batch, time, 8]"
-    assert outputs(nets.recurrent)["fc_0"] == "float32[batch, 8]"  # the shape of one step of the loop
+    assert outputs(nets.recurrent)["fc_0"] == "float32[batch, 8]"  # inside a loop over time, so without `time`
     assert outputs(nets.digits)["conv2d_0"] == "float32[batch, 20, 6, 6]"
     assert outputs(nets.digits)["mean_0"] == "float32[]"
 
@@ -108,7 +108,7 @@ def test_sessions_trainers_and_inferencers():
     assert list(found.forward) == list(found.step) == ["train_discriminator", "train_generator"]
     assert found.totals.forward == sum(found.forward.values(), fluid.inspection.partition.Cost())
     assert found.totals.step.flops == sum(cost.flops for cost in found.step.values()) > found.totals.forward.flops
-    # The rows of train_discriminator already count all parameters, which both programs share.
+    # The summary counts shared parameters only once, in the rows of train_discriminator.
     assert sum(row.trainable for row in found.rows if row.program == "train_generator") == 0
 
     trainer = fluid.Trainer(nets.digits, fluid.optimizer.Adam(1e-3))

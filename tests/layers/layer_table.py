@@ -48,7 +48,7 @@ class Row:
         return f"{self.name}-{self.label}" if self.label else self.name
 
     def program(self, feed=None, dtype=None, **arguments):
-        """Return the program function that declares these feeds and calls the layer."""
+        """Return a program function that calls the layer of this row of the table, with the feeds of this row."""
         feed = self.feed if feed is None else feed
 
         def program():
@@ -66,7 +66,7 @@ def declare(name, value, dtype=None):
 
 
 def recurred(x, h, **arguments):
-    """Return the new state from an input and a state: the step of the recurrences in the table."""
+    """Return the new state from an input and a state: the step function for recurrent layers in the table of layers."""
     return layers.fc([x, h], 2, act="tanh", **arguments)
 
 
@@ -82,7 +82,7 @@ def start_of(x):
 
 
 def block_of(rnn, x, **arguments):
-    """Build a recurrence whose step is the block of a `DynamicRNN` or of a `StaticRNN`."""
+    """Build a recurrence with a `DynamicRNN` or `StaticRNN`; the layers in its `with` block are one step."""
     with rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step():
         now = rnn.step_input(x)
         before = rnn.memory(init=np.ones((now.shape[0], 2), now.dtype))
@@ -92,7 +92,7 @@ def block_of(rnn, x, **arguments):
 
 
 class Elman(layers.RNNCell):
-    """A custom cell whose step is `recurred`, as in the other recurrences in the table."""
+    """A custom cell with the step `recurred`, which other recurrent layers of the layer table use too."""
 
     state_shape = (2,)
 
@@ -137,7 +137,7 @@ def rnn_of(cell, x, **arguments):
 
 
 def ids_of(helper, x, **arguments):
-    """Return a decoder with an id helper; its outputs always select id 2, so a row never ends with the end id 4."""
+    """Return a BasicDecoder whose helper feeds back the chosen ids; the id is always 2, so the end id 4 ends no row."""
     starts = jnp.zeros(x.shape[0], "int32")
     made = helper(lambda ids: x + ids[:, None].astype(x.dtype), starts, 4)
     cell = layers.GRUCell(2, **arguments)
@@ -171,7 +171,7 @@ def simplex(*shape, salt=0):
 
 
 def whole(high, *shape, salt=0):
-    """Return integers from 0 to `high - 1`."""
+    """Return an array of random integers from 0 to `high - 1`."""
     return rng(shape, salt).integers(0, high, shape)
 
 
@@ -207,7 +207,7 @@ def boxes(*shape, scale=1.0, salt=0):
 
 
 def for_each(x, array):
-    """Return the array repeated for each row of `x`."""
+    """Repeat an array along a new first axis, once for each row of `x`."""
     return jnp.broadcast_to(jnp.asarray(array), (x.shape[0], *array.shape))
 
 
@@ -241,7 +241,7 @@ IDS_OF = {"x": whole(5, 3, 4, 1), "n": LENGTHS}
 BAD_STEPS = {"x": real(3, 4, 2, 2), "n": LENGTHS}
 BAD_IDS_OF = {"x": whole(5, 3, 4, 2), "n": LENGTHS}
 TAGGED = {"x": real(3, 4, 2), "tag": whole(2, 3, 4), "n": LENGTHS}
-# These arrays are two labels, the lengths of their inputs, and the lengths of the labels.
+# The arguments of CTC: two padded labels, the lengths of the two inputs, and the lengths of the two labels.
 CTC_LABEL = np.array([[1, 2], [2, 0]]), np.array([3, 2]), np.array([2, 1])
 
 GATES, BAD_GATES = {"x": real(3, 4, 16), "n": LENGTHS}, {"x": real(3, 4, 7), "n": LENGTHS}
@@ -281,7 +281,7 @@ REDUCTIONS = "reduce_sum reduce_mean reduce_max reduce_min reduce_prod"
 
 
 def plain(names, feed, **settings):
-    """Return a row for each layer in `names`, which needs no arguments besides its inputs."""
+    """Return a row of the layer table for each layer in `names`; these layers need no arguments except inputs."""
     return [Row(name, getattr(layers, name), feed, **settings) for name in names.split()]
 
 

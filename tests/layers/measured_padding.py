@@ -14,7 +14,7 @@ SEQUENCES = (fluid.SequenceBatch, fluid.NestedSequenceBatch)
 
 
 class Measured:
-    """A program of a table row, which writes `fill` into the padding of all sequences before the layer reads them."""
+    """A program with the layer of a table row; the feed `fill` replaces the padding of all input sequences."""
 
     def __init__(self, row, feed=None):
         self.feed = row.feed if feed is None else feed
@@ -23,13 +23,13 @@ class Measured:
         self._step = jax.jit(self._measure)
 
     def __call__(self, feed=None, fill=0.0):
-        """Return results, states, and gradients with respect to parameters, fed arrays, and fed sequences."""
+        """Run the layer; return results, states, and the gradients for parameters, fed arrays and fed sequences."""
         return self._step(self.arrays, self.feed if feed is None else feed, jnp.float32(fill))
 
     def _build(self, row):
         fill = layers.data("fill", [], append_batch_size=False)
         values = [_spoilt(name, declare(name, value), fill) for name, value in self.feed.items()]
-        # The shapes in the table are intended, so warnings about likely mistakes are silenced.
+        # The table of layers has unusual shapes on purpose, so `as_fluid` silences warnings about likely mistakes.
         with core.as_fluid():
             return row.build(*values)
 

@@ -71,7 +71,7 @@ def _deep():
 
 
 def _rows():
-    """Return a feed of an array `x` with a row for each sequence of `y`."""
+    """Return a feed of an array `x` and three sequences `y`; row i of `x` belongs to sequence i of `y`."""
     return {"x": real(3, 2), "y": sequence(3, 4, 2, lengths=[4, 1, 2])}
 
 
@@ -126,7 +126,7 @@ YOLO = {"x": real(3, 14, 4, 3), "b": _steps(positive(3, 4, 4) / 2), "k": _steps(
 
 
 def restored(x):
-    """Distribute regions to pyramid levels, double them, and return them in their original order."""
+    """Distribute boxes to the levels of a feature pyramid, double them, and return all boxes in the original order."""
     levels, restore = layers.distribute_fpn_proposals(x, 2, 4, 4, 1)
     return layers.gather(layers.concat([level * 2 for level in levels], axis=0), restore)
 

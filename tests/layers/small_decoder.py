@@ -7,21 +7,21 @@ ROWS, WIDTH, IDS, START, END = 3, 4, 4, 0, 1
 
 
 def weights(seed):
-    """Return random arrays: the initial states `x`, and the weights of the state, of the id and of the scores."""
+    """Return random arrays of a small decoder: initial states `x`, and weights of the state, the id and the scores."""
     rng = np.random.default_rng(seed)
     sizes = {"x": (ROWS, WIDTH), "past": (WIDTH, WIDTH), "word": (IDS, WIDTH), "out": (WIDTH, IDS)}
     return {name: rng.normal(size=size).astype("float32") * 1.5 for name, size in sizes.items()}
 
 
 def step(ids, state, w, np=jnp):
-    """Return the log-probabilities of the next id, and the next state."""
+    """Compute a time step of a small decoder: return the log-probabilities of the next id, and the next state."""
     state = np.tanh(state @ w["past"] + w["word"][ids])
     scores = state @ w["out"]
     return scores - np.log(np.sum(np.exp(scores), axis=-1, keepdims=True)), state
 
 
 def every(x, w, longest, penalty):
-    """Return all hypotheses of a row, `(score, ids)`, best first."""
+    """Return each possible output of a decoder for one input, as a list of pairs `(score, ids)`, best first."""
     found = []
 
     def walk(ids, total, state):

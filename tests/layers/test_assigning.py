@@ -1,4 +1,4 @@
-"""In-place arguments of Fluid: refused, as is the later use of a value that Fluid would have changed."""
+"""Arguments that change a value in place in PaddlePaddle: fluid refuses them, and any later use of the value."""
 
 import inspect
 import re
@@ -18,7 +18,7 @@ TARGETS = {"out", "output", "cond", "correct", "total"}
 
 def test_every_variable_that_fluid_would_write_is_declared():
     given = {(n, a) for n, f in FUNCTIONS.items() for a in inspect.signature(f).parameters if a in TARGETS}
-    # Fluid writes neither of these: `cond` of a loop is a function, and `out` of `py_func` declares results.
+    # Fluid writes to neither argument in the next line: this `cond` is a function, and this `out` declares results.
     assert given - set(DECLARED) == {("py_func", "out"), ("while_loop", "cond")}
 
 

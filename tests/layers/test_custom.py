@@ -106,7 +106,7 @@ def test_no_gradient_passes_through_a_state():
         x = layers.data("x", shape=[4])
         weight = layers.create_parameter([4], name="weight")
         layers.create_state([4], name="kept").update(jnp.mean(x * weight, axis=0))
-        # The state of the same name already has the updated value.
+        # The second `create_state` returns the state of the same name, which already has the updated value.
         return minimized(weight * x + layers.create_state([4], name="kept").value)
 
     session = fluid.Session(program)

@@ -1,4 +1,4 @@
-"""Default axes of 2017 on `[batch, time, features]`: a single warning, and none in programs written for Fluid."""
+"""Warnings of layers whose default axis rarely suits `[batch, time, features]`; programs written for Fluid get none."""
 
 import warnings
 
@@ -136,7 +136,7 @@ def test_static_programs_are_silent():
 
 
 def language_model(norm):
-    """Build a causal transformer, in which a step must not change the outputs of earlier steps."""
+    """Build a causal transformer: later words of a sentence must not affect the outputs of earlier words."""
     ids = layers.data("ids", [LENGTH, 1], "int64")
     x = layers.embedding(ids, [COUNT, WIDTH])
 
@@ -148,7 +148,7 @@ def language_model(norm):
 
 
 def change(norm):
-    """Return, for each step, the largest change of the outputs after a change of the last id."""
+    """Change the last id of each text, and return the largest change of the outputs at each time step."""
     session = fluid.Session(lambda: language_model(norm), seed=0)
     ids = np.arange(2 * LENGTH).reshape(2, LENGTH, 1) % COUNT
     changed = ids.copy()

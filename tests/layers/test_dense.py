@@ -63,7 +63,10 @@ def test_without_a_bias_and_with_names():
 
 
 def test_an_embedding_is_multiplied_as_a_table():
-    """Check that `dense` after an embedding with fewer rows than ids multiplies the table, as `fc` does."""
+    """Check that `dense` after an embedding multiplies the whole table if it has fewer rows than the batch has ids.
+
+    The table is then smaller than the looked-up rows. The layer `fc` does the same.
+    """
     ids = RANDOM.integers(0, 5, (4, 6, 1))
 
     def program(layer):

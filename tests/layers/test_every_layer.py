@@ -13,7 +13,8 @@ from layers.sequence_table import SEQUENCE_ROWS
 import fluid
 from fluid import errors, layers, nets
 
-# These functions declare feeds and read none. `tests/test_tabular.py` tests the functions for tables.
+# Functions that only declare feeds, so the table of all layers has no row for them. `tests/test_tabular.py` tests the
+# functions for tables.
 DECLARE_FEEDS = {"data", "table_columns", "table_features"}
 NETS = {name: value for name, value in vars(nets).items() if getattr(value, "__module__", "") == nets.__name__}
 SCHEDULES = {name for name in layers.__all__ if getattr(layers, name).__module__ == "fluid.lr"}

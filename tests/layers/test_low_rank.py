@@ -40,7 +40,10 @@ def adapted():
 
 
 def test_merged_adapters_compute_the_trained_function():
-    """Check that merged matrices of attention, and of three blocks in a stacked array, compute the same outputs."""
+    """Check that a net keeps its outputs when its trained low-rank changes are added to its matrices.
+
+    The matrices belong to an attention layer, and to three repeated blocks, which share one array.
+    """
     data = {"x": np.random.default_rng(0).normal(size=(32, 6, 8)).astype("float32")}
     trainer = fluid.Trainer(adapted)
     before = trainer.params

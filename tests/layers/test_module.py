@@ -179,7 +179,7 @@ def test_several_results_have_names():
         carry = (layers.zeros([32, 3], "float32"),) * 2
         return layers.module(net, x[:32], call=lambda cell, x, train: cell(carry, x))[1]
 
-    # The carry fits batches of 32 rows only, so the program is discovered with a sample of the right size.
+    # The initial state `carry` has 32 rows, so the sample feed, which fluid uses to find shapes, must have 32 rows too.
     found = fluid.Program(build, sample_feed={"x": X, "y": Y})
     assert [name for name in found.values if name.startswith("module_0.tmp")] == [f"module_0.tmp_{k}" for k in range(3)]
 
@@ -204,7 +204,7 @@ def test_sequences_are_refused():
 
 
 def predicted_by_library(kind, updated):
-    """Return the result of the updated module in test mode, computed by Flax or Haiku without fluid."""
+    """Return the result of a module in test mode, computed by Flax or Haiku alone; `updated` has the trained arrays."""
     if kind == "linen":
         return Linen().apply(updated, X, train=False)
     if kind == "haiku":

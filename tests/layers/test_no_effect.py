@@ -18,7 +18,7 @@ from fluid.layers import no_effect
 
 
 def stepped(method):
-    """Return a function that builds a DynamicRNN, and passes its arguments to the method with this name."""
+    """Return a function that builds a DynamicRNN, and passes keyword arguments to its method `method`."""
 
     def build(x, **arguments):
         rnn = layers.DynamicRNN()
@@ -74,7 +74,7 @@ DECLARED = [(name, argument) for name, f in FUNCTIONS.items() for argument in ge
 
 
 def unused(function):
-    """Return the parameters that the body of a function does not mention."""
+    """Return the parameters that the code of a function never uses, so that they cannot have an effect."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
     body = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)).body
     mentioned = {node.id for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name)}
@@ -114,7 +114,7 @@ def test_each_wish_has_values_here():
 
 
 def discover(name, arguments, dtype=None, precision="float32"):
-    """Discover a program that calls the function of this name with these arguments."""
+    """Build a program that calls the layer `name` with `arguments`; the layer may warn of arguments without effect."""
 
     def program():
         row = BUILDS[name]

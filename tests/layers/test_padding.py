@@ -26,7 +26,7 @@ def measured(row_id):
 
 
 def fed(row, draw):
-    """Return the feed of a row with sequences of drawn lengths."""
+    """Return the feed of a row of the table of layers; hypothesis draws the lengths of the sequences."""
     feed, drawn = dict(row.feed), None
     for salt, (name, value) in enumerate(row.feed.items()):
         if isinstance(value, fluid.SequenceBatch) and row.lengths != "given":
@@ -59,7 +59,7 @@ def test_nan_in_the_padding(row_id, data):
 
 
 def assert_rows_one_by_one(measure, feed, measured_together, row_id):
-    """Check that each row of a batch equals the row alone, with more padding."""
+    """Check that each row of a batch has equal results and gradients if it is fed alone, with more padding."""
     outputs, _, gradients = measured_together
     totals = jax.tree.map(np.zeros_like, gradients["parameters"])
     for i in range(3):
@@ -73,7 +73,7 @@ def assert_rows_one_by_one(measure, feed, measured_together, row_id):
 
 
 def each_way_to_feed_sequences():
-    """Yield `(row, False)` to feed only the first value as sequences, and `(row, True)` to feed all values so."""
+    """Yield test parameters `(row, all_feeds)`: feed all values as sequences, or only the first value."""
     for row in ROWS:
         yield pytest.param(row, False, id=f"{row.id}-first")
         if len(row.feed) > 1:
@@ -175,7 +175,7 @@ def feed_of(program, lengths, rng):
 
 
 def outcome(session, feed):
-    """Return both outputs of the program, and the gradients of the loss for all parameters, without an update."""
+    """Return the outputs `loss` and `other` of a program, and the gradient of the loss for each parameter."""
     (program,) = session.programs.values()
     fetch = ["loss", "other", *(f"{name}@GRAD" for name in program.parameters)]
     return [np.asarray(v) for v in session.run(program.name, feed, fetch=fetch, mode="test")]
@@ -190,7 +190,10 @@ def outcome(session, feed):
     seed=st.integers(0, 99),
 )
 def test_whole_programs_are_their_rows(program, lengths, ladder, more, seed):
-    """Check that loss and gradients of a batch are means over its rows, in any bucket, with garbage as padding."""
+    """Check that loss and gradients of a batch of sequences are means over its rows, for any padding.
+
+    The padded length and the values of the padding change from case to case.
+    """
     session = session_of(program, None if ladder is None else tuple(ladder))
     feed = feed_of(program, lengths, np.random.default_rng(seed))
     ragged = {n: spoilt(fluid.SequenceBatch.from_rows(v), more) if isinstance(v, list) else v for n, v in feed.items()}
@@ -205,7 +208,7 @@ def test_whole_programs_are_their_rows(program, lengths, ladder, more, seed):
 
 
 def trained(program, feed):
-    """Train for three steps, and return the results of the last step and all arrays."""
+    """Train for three steps; return the results of the last step, and all arrays of the session by name."""
     session = fluid.Session(program)
     for _ in range(3):
         results = session.run(program, feed)

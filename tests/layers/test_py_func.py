@@ -17,7 +17,7 @@ def looks(x, width):
 
 
 def slopes(program, **feed):
-    """Return the outputs, and the gradients of the sum of the first output."""
+    """Run a program; return its outputs, and the gradients of the sum of its first output for all feeds."""
     found = fluid.Program(program)
 
     def total(feed):

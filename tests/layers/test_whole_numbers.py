@@ -13,7 +13,7 @@ from fluid import errors, layers
 STEPS = {"x": SEQUENCE_ROWS[0].feed["x"]}
 IDS = {"x": fluid.SequenceBatch(np.array([[1, 2], [3, 0]]), np.array([2, 1]))}
 
-# Each argument has a call of the layer with a count, the feed, a valid count, and the smallest valid count.
+# For each argument: a function that calls the layer with a count, its feed, a valid count, and the smallest one.
 COUNTS = {
     "attention_cache.max_length": (lambda x, n: layers.attention_cache(4, n, 2, 2).keys, X, 5, 1),
     "auc.num_thresholds": (lambda x, y, n: layers.auc(x, y, num_thresholds=n)[0], CHANCES, 9, 1),

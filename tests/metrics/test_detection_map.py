@@ -72,7 +72,8 @@ def test_integral_against_scikit_learn(seed, overlap, difficult_too, background,
     for label in range(CLASSES):
         scores, right, positives = counted(rows, label, overlap, difficult_too)
         if positives and label != background:
-            # scikit-learn does not know the objects without a detection; they reduce the recall, and so the area.
+            # The score of scikit-learn leaves out objects without a detection. These objects reduce the recall by the
+            # factor `share`, and so the area under the curve of precision and recall.
             share = sum(right) / positives
             precisions.append(average_precision_score(right, scores) * share if any(right) else 0.0)
     metric = DetectionMAP("found", CLASSES, background, overlap, difficult_too)

@@ -78,7 +78,7 @@ def test_a_paused_training_resumes_at_its_step(serve):
     remote = serve(endless, MINIBATCHES)
     remote.train()
     events = remote.events()
-    seen = list(itertools.islice(events, 3))  # the calls below come while the trainer trains
+    seen = list(itertools.islice(events, 3))  # the trainer still trains during the calls below
     assert remote.test()["loss"] > 0
     assert remote.save()["saved"].startswith("step_")
     paused = remote.pause()

@@ -240,7 +240,8 @@ def test_row_49_a_full_journal_answers_429_until_drained(server, online, remote)
     assert status == 429 and json.loads(body)["kind"] == "JournalFullError"
     with pytest.raises(errors.JournalFullError, match="rows wait to be trained on, of 100"):
         remote.send(points(80), wait=0)
-    # With wait=120, the client sends the rows again until training has freed capacity in the journal.
+    # With wait=120, the client sends refused rows again, until training has freed capacity in the journal (the database
+    # of accepted rows).
     sending = threading.Thread(target=lambda: online.resume())
     sending.start()
     assert remote.send(points(80), wait=120) == online.status()["accepted"] - 80
@@ -303,7 +304,7 @@ def test_a_port_that_is_taken(online, server):
 def test_each_request_logs_a_line_of_json(server, caplog):
     with caplog.at_level(logging.INFO, "fluid.serving.access"):
         send(server, GOOD, LINES)
-        ask(server, get("/health/live"))  # at this answer, the log line of the first request is written
+        ask(server, get("/health/live"))  # when this request is answered, the first request has its line in the log
     told = [json.loads(record.getMessage()) for record in caplog.records]
     assert ("/rows", 200, len(GOOD)) in [(line["path"], line["status"], line["received"]) for line in told]
 

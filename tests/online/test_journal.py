@@ -71,7 +71,7 @@ def test_accepted_rows_are_read_in_order_after_reopening(tmp_path_factory, sent,
 def test_a_commit_waits_for_the_disk(open_journal):
     database = open_journal()._db
     assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # 2 means FULL: a commit waits for the disk
+    assert database.execute("PRAGMA synchronous").fetchone() == (2,)  # in SQLite, 2 is FULL: commits wait for the disk
 
 
 def test_row_51_a_second_process_is_refused(open_journal, path):
@@ -111,7 +111,7 @@ def test_row_50_a_repeated_key_needs_equal_rows(open_journal):
     with pytest.raises(errors.OnlineError, match="other rows were sent with the key 'one' before"):
         journal.append(b"b", 0, 1, key="one")
     journal.append(b"b", 0, 1, key="two")
-    journal.drop(2)  # the journal remembers a key longer than the rows of the key
+    journal.drop(2)  # deletes both rows, but the journal still remembers their keys
     assert journal.append(b"a", 0, 1, key="one") == (0, True)
     journal.append(b"c", 0, 1, key="three")
     assert journal.append(b"a", 0, 1, key="one") == (3, False), "only the newest keys are remembered"
@@ -162,7 +162,7 @@ def test_row_51_changed_on_the_disk(open_journal, path):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """Return a folder of journals: from processes that were killed, and from processes that closed their journal.
+    """Return a folder of journals (files of rows): from processes that were killed, or that closed the journal.
 
     Each journal accepted the rows 0 to 5; the rows 0 and 1 were dropped, but may still be in the file.
     """
@@ -211,7 +211,8 @@ def test_row_51_flipped_bits_keep_rows_or_raise(killed, tmp_path, state, name):
                 assert [tuple(entry) for entry in journal.read(2, 6)] == [(n, 1, 10, sent(n)[0]) for n in range(2, 6)]
                 assert journal.note("reader") == "[5]"
                 for number in range(6):
-                    with contextlib.suppress(errors.OnlineError):  # after the flip, the key may belong to other rows
+                    # After the flip, a stored key may belong to other rows; then `append` raises an OnlineError.
+                    with contextlib.suppress(errors.OnlineError):
                         assert journal.append(*sent(number)) == (number, True), place
         except errors.JournalError:
             noticed += 1
@@ -294,9 +295,9 @@ def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):
 
 
 def appended_together(journal, asked):
-    """Append each element of `asked` from a separate thread; return the results and errors, in order.
+    """Append each element of `asked` to a journal, each in a separate thread; return the results and errors, in order.
 
-    All threads queue before the first append, so the journal writes the rows in one commit.
+    All threads queue before the first append, so the journal writes all rows to its database in one commit.
     """
     found = [None] * len(asked)
 

@@ -17,7 +17,7 @@ from fluid import errors
 # The number of kills; `make soak` sets 200.
 KILLS = int(os.environ.get("FLUID_ONLINE_KILLS", "4"))
 SCRIPT = pathlib.Path(trainer_of_stream.__file__)
-AHEAD = 60  # the client waits while this number of rows, or more, is accepted but not trained on
+AHEAD = 60  # the client waits while the server has this number of untrained rows
 
 pytestmark = pytest.mark.slow
 
@@ -70,11 +70,11 @@ class Killed:
             return until()
 
     def send(self, rows, key):
-        """Send rows again after each kill, until a process responds; return the response."""
+        """Send rows to a server, again whenever it was killed, until a process responds; return the response."""
         while True:
             try:
                 return fluid.RemoteTrainer(self.wait(lambda: self._url)).send(rows, key, wait=0)
-            except errors.RemoteError:  # the server was killed, before or after it accepted the rows
+            except errors.RemoteError:  # the server was killed, perhaps after it accepted the rows
                 continue
 
     def _run(self):

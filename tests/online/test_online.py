@@ -37,7 +37,7 @@ def trained_on(online):
     online.start()
     while online.save()["state"] == "training":
         pass
-    return online.save()  # this call writes a checkpoint of the last steps
+    return online.save()  # this call of `save` writes a checkpoint of the last trained steps
 
 
 def weights(online):
@@ -62,7 +62,7 @@ def test_stream_rows_are_trained_or_tested_by_position(opened):
     weight, bias, tests = 0.0, 0.0, []
     start = fluid.Trainer(line, fluid.optimizer.SGD(0.1)).params
     weight, bias = (float(np.ravel(start[name])[0]) for name in ("guess.w_0", "guess.b_0"))
-    held_out = {0: [], 1: [4], 2: [9], 3: [14], 4: [19], 5: [24]}  # by minibatch, the test rows before it
+    held_out = {0: [], 1: [4], 2: [9], 3: [14], 4: [19], 5: [24]}  # the test rows that come before each minibatch
     x, y = data["x"][:, 0].astype("float64"), data["y"][:, 0].astype("float64")
     for number, batch in enumerate(divided(list(range(31)))):
         tests += [(weight * x[row] + bias - y[row]) ** 2 for row in held_out[number]]
@@ -140,7 +140,7 @@ def test_rows_that_no_checkpoint_needs_are_dropped(opened):
         online.send(points(5, seed))
         trained_on(online)
     saved = sorted(int(name) for name in os.listdir(online._path / "checkpoints") if name.isdigit())
-    # Three checkpoints are kept. A trainer that continues from the oldest one reads the minibatch before it again.
+    # Three checkpoints are kept. A trainer that continues from the oldest rereads the minibatch before the checkpoint.
     needed = online._split.start(saved[0] - 1)
     assert len(saved) == 3 and needed - 5 < online._journal.held <= needed
     online.stop()
@@ -153,7 +153,7 @@ def test_versions_are_published(opened, tmp_path):
     online = opened(publish_to=tmp_path / "models", fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(30))
     trained_on(online)
-    (tmp_path / "models" / ".3.writing").mkdir(parents=True)  # a killed process leaves such a folder
+    (tmp_path / "models" / ".3.writing").mkdir(parents=True)  # a process killed during publishing leaves such a folder
     assert online.publish()["published"] == 6 == online.publish()["published"]
     assert sorted(os.listdir(tmp_path / "models")) == ["6"]
     online.stop()
@@ -179,7 +179,7 @@ def test_versions_are_published_automatically(opened, tmp_path, caplog):
     online = opened(publish_to=tmp_path / "models", publish_every=2, fetch=["guess"], export={"platforms": ["cpu"]})
     online.send(points(25))
     assert trained_on(online)["steps"] == 5
-    # Versions are due after 2 and 4 steps, but training first finishes a minibatch that was already read.
+    # The trainer publishes versions after steps 2 and 4, but first it finishes a minibatch that it has already read.
     first, second = sorted(map(int, os.listdir(tmp_path / "models")))
     assert first in (2, 3) and second in (4, 5)
     (tmp_path / "models").rename(tmp_path / "moved")

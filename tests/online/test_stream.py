@@ -1,4 +1,4 @@
-"""Division of a stream into minibatches and test rows: it depends only on positions, and uses each row exactly once."""
+"""Division of a stream of rows into minibatches and test rows, only by row number: no row is lost or used twice."""
 
 import pytest
 from hypothesis import given

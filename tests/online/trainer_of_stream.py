@@ -16,7 +16,7 @@ import numpy as np
 import fluid
 from fluid.serving import Settings
 
-# These numbers are small, so that a short stream has many minibatches, checkpoints and dropped rows.
+# The batch size and intervals are small, so that a short stream has many minibatches, checkpoints and dropped rows.
 BATCH, TEST_EVERY = 4, 5
 DIVIDED = {"batch_size": BATCH, "test_every": TEST_EVERY, "checkpoint_every": 2}
 WORDS, LONGEST = 20, 8
@@ -41,7 +41,7 @@ def line():
 
 
 def points(count, seed=0):
-    """Return `count` rows for the program `line`, as columns `x` and `y`."""
+    """Return `count` rows that lie on the line y = 2 x + 1, as columns `x` and `y`."""
     x = np.random.default_rng(seed).normal(size=(count, 1)).astype("float32")
     return {"x": x, "y": 2 * x + 1}
 
@@ -105,7 +105,7 @@ def state(of):
 
 
 def die_when_accepted(journal, times):
-    """Patch a journal: kill this process after the append number `times`, before the response to the client."""
+    """Patch a journal: kill this process after call number `times` of `append`, before the client gets a response."""
     append = journal.append
 
     def dying(*arguments):
@@ -114,7 +114,7 @@ def die_when_accepted(journal, times):
         times -= 1
         if not times:
             os.kill(os.getpid(), signal.SIGKILL)
-        return append(*arguments)  # the key is known by now, so this call appends nothing
+        return append(*arguments)  # `append` already knows the idempotency key, so this call adds no rows
 
     journal.append = dying
 

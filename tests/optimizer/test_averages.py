@@ -48,7 +48,10 @@ def test_lookahead_is_optaxs():
 
 
 def test_lookahead_starts_from_the_loaded_parameters():
-    """Check that the first update uses the current parameters, and not the parameters at the creation of the state."""
+    """Check that the first update of Lookahead starts from the current parameters, for example from loaded parameters.
+
+    The parameters at the creation of the optimizer state must not count.
+    """
     optimizer = Lookahead(SGD(0.1), alpha=0.5, k=1)
     tx = optimizer.transformation({})
     updates, _ = tx.update({"w": jnp.ones(2)}, tx.init({"w": jnp.full(2, 9.0)}), {"w": jnp.full(2, 5.0)})
@@ -83,7 +86,7 @@ def regression():
 
 
 def averaging(average, **options):
-    """Return a Session whose program minimises a loss and updates `average`."""
+    """Return a Session whose program trains a net by SGD, and updates `average`, an average of the parameters."""
 
     def program():
         loss = regression()
@@ -242,7 +245,7 @@ def test_an_equal_average_restores_replaced_parameters():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_window_forgets_non_finite_parameters(bad):
-    """Check that an average is finite again after the windows with non-finite parameters have ended."""
+    """Check that a ModelAverage, an average over windows of steps, forgets NaN and infinity when a window ends."""
     average = ModelAverage(0.5, 2, 2)
     seen = [1, bad, 2, 3, 4, 5, 6]
     state, found = average.start({"w": jnp.ones(2)}), []
@@ -285,7 +288,7 @@ def test_nested_averages_match_numpy():
 
 
 def test_of_several_minimizes_each_keeps_its_parameters():
-    """Check that a parameter that two minimizers change is averaged with its final value of each step."""
+    """Check that an average includes the value after the second update if two optimizers update a parameter."""
     ema = ExponentialMovingAverage(0.5)
 
     def program():
@@ -324,7 +327,7 @@ def test_trainer_tests_and_saves_the_average(average, tmp_path):
 
 
 def test_a_handler_may_look_at_the_average():
-    """Check that the training does not change if a handler applies the average between steps."""
+    """Check that a training does not change if a handler tests with averaged parameters between steps."""
     ema, losses = ExponentialMovingAverage(0.9), []
     made = fluid.Trainer(regression, ema.track(Momentum(0.05)))
     reader = [[(row,) for row in batch] for batch in X[:5]]

@@ -152,7 +152,7 @@ DESCENDING = {
 
 @pytest.mark.parametrize("rule", DESCENDING.values(), ids=DESCENDING)
 def test_optax_rules_that_descend_are_not_warned_of(rule):
-    parameter_updates._check_direction(fluid.optimizer.Optax(rule))  # a warning would fail this test
+    parameter_updates._check_direction(fluid.optimizer.Optax(rule))  # pytest fails if fluid warns
 
 
 def test_an_ascending_custom_optimizer_warns():
@@ -173,7 +173,7 @@ def test_settings_of_other_optimizers_are_theirs():
         def rule(self):
             return optax.sgd(self.learning_rate)
 
-    fluid.Trainer(regression, Mine(0.1))  # a warning would fail this test
+    fluid.Trainer(regression, Mine(0.1))  # pytest fails if fluid warns
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_settings_that_make_rules_diverge_are_refused(make):
 
 
 def test_a_negative_momentum_is_a_momentum():
-    assert fluid.optimizer.Momentum(0.1, -0.5).momentum == -0.5  # as in Gidel et al., 2019
+    assert fluid.optimizer.Momentum(0.1, -0.5).momentum == -0.5  # used by Gidel et al., 2019
 
 
 def test_decay_large_enough_to_diverge_warns():
@@ -214,7 +214,7 @@ def test_decay_large_enough_to_diverge_warns():
         with pytest.warns(errors.FluidWarning, match=r"subtracts 1 \* 2.5 of fc_0.w_0"):
             fluid.Trainer(program, optimizer)
     for optimizer in (fluid.optimizer.SGD(0.3), fluid.optimizer.Momentum(0.5, 0.9), fluid.optimizer.Adam(5.0)):
-        fluid.Trainer(program, optimizer)  # a warning would fail this test
+        fluid.Trainer(program, optimizer)  # pytest fails if fluid warns
     with pytest.warns(errors.FluidWarning, match=r"AdamW.*weight_decay=50"):
         fluid.Trainer(regression, fluid.optimizer.AdamW(0.1, weight_decay=50))
 
@@ -223,7 +223,7 @@ def test_two_weight_decays_warn():
     decay = fluid.regularizer.L2Decay(0.01)
     with pytest.warns(errors.FluidWarning, match=r"Lion.* decays weights twice.*Lion\(weight_decay=0.01\)"):
         fluid.optimizer.Lion(1e-4, regularization=decay)
-    fluid.optimizer.AdamW(1e-3, weight_decay=0.0, regularization=decay)  # a warning would fail this test
+    fluid.optimizer.AdamW(1e-3, weight_decay=0.0, regularization=decay)  # pytest fails if fluid warns
     fluid.optimizer.AdamW(1e-3, regularization=fluid.regularizer.L1Decay(0.01))
     fluid.optimizer.Muon(0.02, regularization=decay)
 
@@ -250,7 +250,7 @@ def test_exclusions_in_nets_without_biases_do_not_warn():
         return fluid.layers.mean(fluid.layers.fc(x, size=1, bias_attr=False))
 
     for exclude in (lambda p: len(p.shape) < 2, lambda p: re.search("b_0", p.name)):
-        # a warning would fail this test
+        # pytest fails if fluid warns
         fluid.Trainer(program, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=exclude))
     fluid.Trainer(
         regression, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=lambda p: re.search("b_", p.name))

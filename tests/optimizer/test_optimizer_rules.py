@@ -154,7 +154,7 @@ RULES = {
 
 def test_all_are_here():
     known = {type(o) for o in OPTIMIZERS.values()}
-    base = opt.Optimizer  # a first use inside the loop would change vars(opt)
+    base = opt.Optimizer  # opt loads its classes lazily, and the loop must not change vars(opt)
     rules = {v for v in vars(opt).values() if isinstance(v, type) and issubclass(v, base)}
     assert known == rules - {opt.Optimizer, opt.Optax}
 
@@ -196,7 +196,7 @@ def test_a_constant_schedule_equals_a_fixed_rate(name):
 
 
 def at_rates(optimizer, rates):
-    """Return parameters and state after all gradients; the rate is an argument of the compiled update."""
+    """Apply a compiled optimizer to the gradients `GRADS`, each with another rate; return parameters and state."""
     settings = dict.fromkeys(START)
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
     state = optimizer.transformation(settings).init(params)
@@ -243,7 +243,10 @@ def test_no_rate_no_gradient_no_harm(name):
 @EACH
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_state_keeps_its_shapes(name, steps):
-    """Check that an update keeps all shapes and dtypes; otherwise, the second step would compile again."""
+    """Check that an update of an optimizer keeps the shapes and dtypes of its state.
+
+    Otherwise, the second training step would compile again.
+    """
     tx = dataclasses.replace(OPTIMIZERS[name], accumulate_steps=steps).transformation({"w": None, "b": None})
     params = {n: jnp.asarray(v, "float32") for n, v in START.items()}
     updates, state = jax.eval_shape(tx.update, params, tx.init(params), params)
@@ -311,7 +314,8 @@ def test_muon_leaves_named_matrices_to_adam():
 
 
 def test_lamb_with_correction_is_optaxs():
-    # Without decay, the correction is a factor of the whole step, which cancels in the ratio of norms.
+    # Without weight decay, the bias correction multiplies the whole step of Lamb by a factor. Lamb divides the step by
+    # its norm, so the factor cancels.
     found, want = run(opt.Lamb(0.1, 0.0, epsilon=1e-12)), run(opt.Optax(optax.lamb(0.1, eps=1e-12)))
     assert_close(found, {n: np.asarray(v) for n, v in want.items()}, rtol=1e-4)
 

@@ -43,7 +43,7 @@ WIDE = {"x": np.random.default_rng(0).normal(size=(64, 96)).astype("float32")}
 
 
 def by_hand(mesh):
-    """Return the compiled step of `deep` by `jax.shard_map`: devices divide the rows, and gradients are averaged."""
+    """Return a compiled training step of the net `deep`, written by hand: devices divide rows and average gradients."""
 
     def loss(parameters, x):
         for weight, bias in parameters:
@@ -79,9 +79,10 @@ def deep_in_parts(optimizer):
 
 
 def in_parts_by_hand(mesh):
-    """Return the step of `deep_in_parts` with SGD, written with `jax.shard_map`; each device holds 1/8 of each weight.
+    """Return a training step of a net of four layers in plain JAX; each device holds 1/8 of each weight.
 
-    A weight is gathered for each use, forward and backward, and then freed. One call averages all gradients.
+    The step trains the net of `deep_in_parts` with SGD, and uses `jax.shard_map`. A weight is gathered for each use,
+    forward and backward, and then freed. One call averages all gradients.
     """
 
     def step(parts, x):
@@ -111,7 +112,7 @@ def in_parts_by_hand(mesh):
 def test_fsdp_holds_an_eighth():
     session = fluid.Session(lambda: deep_in_parts(fluid.optimizer.Adam(0.01)), parallel="fsdp")
     memory = compiled(session, WIDE).memory_analysis()
-    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # each parameter, and two arrays of Adam
+    state = 3 * sum(v.nbytes for v in session.scope.arrays.values())  # parameters and two Adam arrays of the same size
     feeds_and_counters = 64 * 96 * 4 // 8 + 64
     assert memory.argument_size_in_bytes <= state // 8 + feeds_and_counters
     assert memory.output_size_in_bytes <= state // 8 + feeds_and_counters
@@ -123,7 +124,8 @@ def test_fsdp_collectives_match_shard_map():
     arguments = (list(session.scope.arrays.values()), WIDE["x"])
     found = collectives(compiled(session, WIDE))
     assert found == collectives(by_hand.lower(*arguments).compile())
-    # The forward pass gathers four weights, the backward pass three: the input of the first layer needs no gradient.
+    # Each device holds a part of each weight. The forward pass gathers the parts of all four weights. The backward pass
+    # gathers only three weights, because the gradient of the first layer's input is not needed.
     assert found["all-gather"] == 4 + 3
     weights, loss = by_hand(*arguments)
     np.testing.assert_allclose(session.step(WIDE)[0], loss, rtol=1e-5)
@@ -158,11 +160,12 @@ IDS = {"ids": (np.arange(64)[:, None] * 137) % 8000, "y": np.ones((64, 1), "floa
 )
 def test_each_device_holds_only_its_table_part(settings, monkeypatch):
     wanted = trained(table, [IDS], steps=3)
-    monkeypatch.setattr(layout, "LARGE", 8000)  # the table has more elements, so its parts are created on the devices
+    # The table has more elements than this limit, so its parts are created on the devices, not on the host.
+    monkeypatch.setattr(layout, "LARGE", 8000)
     session = fluid.Session(table, **settings)
     text = compiled(session, IDS).as_text()
     assert max(sizes_in(text)) == 8000 * 16 // 8
-    # Devices send the looked-up rows once, their gradients once, and little more.
+    # Devices exchange the rows of the table that they look up, the gradients of these rows, and little more.
     sums = [line.partition(" all-reduce(")[0] for line in text.splitlines() if " all-reduce(" in line]
     assert 2 * 64 * 16 <= sum(map(sum, map(sizes_in, sums))) < 2 * 64 * 16 + 100
     assert_equal(trained(table, [IDS], steps=3, **settings), wanted)

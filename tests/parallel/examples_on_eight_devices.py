@@ -29,7 +29,7 @@ RANDOM = np.random.default_rng(0)
 
 
 class Row(NamedTuple):
-    """An example, in a size that keeps all of its layers.
+    """An example of `examples/`, with settings that make it small but keep all of its layers.
 
     Attributes:
       arguments: the arguments of the function `main` of the example.
@@ -59,7 +59,7 @@ def by_reinforce(example):
 
 
 def on_a_stream(example):
-    """Train the program that online_recommender passes to its online process on the command line."""
+    """Train the program of online_recommender in this process; the example itself trains it in a separate process."""
     people = example.People(0)
     fluid.Trainer(example.train_program, example.optimizer()).train([people.rate(ROWS) for _ in range(4)])
 
@@ -72,13 +72,13 @@ def on_texts(example):
 
 
 def by_adapters(example):
-    """Train the low-rank adapters of low_rank_digits, from random matrices."""
+    """Train low-rank adapters as the example low_rank_digits does, but beside random instead of trained weights."""
     program = functools.partial(example.train_program, ["*.low_rank_?", "head.*"], fluid.LowRankParamAttr(4))
     fluid.Trainer(program).train(example.readers(example.load_digits(), 5)[0])
 
 
 def by_gradients_alone(example):
-    """Run an example in float32 with SGD, because Adam would divide one rounding error by another."""
+    """Run an example with SGD, because Adam turns rounding errors of gradients near 0 into large updates."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fluid.optimizer, "Adam", fluid.optimizer.SGD)
         example.main()
@@ -112,7 +112,7 @@ TRAININGS = {
     "low_rank_digits": Row(call=by_adapters),
 }
 
-# Examples that take seconds on these meshes; `make soak` runs all other pairs, which take minutes.
+# For an example, the device meshes on which it takes only seconds; `make soak` also runs the slow other meshes.
 QUICK = {
     "fit_a_line": list(MESHES),
     "recognize_digits": ["data", "2x2x2"],
@@ -141,12 +141,12 @@ class Known(Exception):
 
 
 class Training:
-    """A stand-in for the Trainer or Population of an example; it records the training and its data.
+    """A class that replaces Trainer and Population in an example, and records the arguments of the training.
 
     Args:
       trainings: a list of the trainings of the example, to which `train` appends this training.
-      number: the index of the wanted training; `train` raises Known after recording it.
-      programs: the programs of a Trainer; all arguments after it are arguments of a Trainer or Population, too.
+      number: the index of the training that a test needs; `train` records this training and then raises Known.
+      programs: the program functions; the further arguments are the arguments of a Trainer or Population, too.
     """
 
     program = types.SimpleNamespace(parameters={})
@@ -171,7 +171,7 @@ class Training:
 
 
 def taken(name):
-    """Run an example until its training is recorded; return the Training, and minibatches for all steps."""
+    """Run the example `name` until it trains; return the recorded Training, and minibatches for STEPS steps."""
     row = TRAININGS[name]
     trainings = []
     with pytest.MonkeyPatch.context() as patched, contextlib.suppress(Known):
@@ -202,7 +202,10 @@ def first_rows(batch):
 
 
 def noisy(column):
-    """Add noise to images, because at 0, the kink of relu, rounding would select a derivative."""
+    """Add noise to images, so that few inputs of relu are 0; return other arrays unchanged.
+
+    The derivative of relu jumps at 0, so a rounding error near 0 would decide between its two values.
+    """
     return column if column.ndim < 4 else column + RANDOM.normal(0, 0.1, column.shape)
 
 
@@ -225,13 +228,13 @@ def trained(training, data, **settings):
 
 @functools.cache
 def alone(name):
-    """Return the training of an example, its data, and its results on a single device."""
+    """Train an example on a single device; return the arguments of its Trainer, its data, and the results."""
     training, data = taken(name)
     return training, data, trained(training, data)
 
 
 def by_columns(arrays):
-    """Return shardings over `model`: matrices by columns and filters by output channels, if the size is even."""
+    """Return shardings over the mesh axis `model`: for matrices by columns, for filters by output channels, if even."""
     found = {name: {2: (None, "model"), 4: ("model",)}.get(value.ndim) for name, value in arrays.items()}
     return {n: s for n, s in found.items() if s is not None and arrays[n].shape[s.index("model")] % 2 == 0}
 
@@ -251,7 +254,7 @@ def computing_in(dtype, layer):
 
 @pytest.fixture(autouse=True)
 def small_and_exact(request, monkeypatch, in_tmp):
-    """Shard small arrays too, and set the dtype and compilation of the example."""
+    """Prepare a test: shard small arrays, too, and set the dtype and compiler options for the tested example."""
     monkeypatch.setattr(sharding_rules, "_SMALL", 64)
     row = TRAININGS[request.getfixturevalue("name")] if "name" in request.fixturenames else Row()
     for layer in ("data", "embedding", "gaussian_random_batch_size_like"):
@@ -268,7 +271,8 @@ def test_an_example_on_a_mesh(name, mesh):
     """Check that a mesh and a single device agree in the metrics of twenty steps and in the final parameters."""
     training, data, (said, arrays) = alone(name)
     settings = {"parallel": MESHES[mesh]}
-    if "model" in getattr(MESHES[mesh], "axes", ()) and name != "plan_gpt":  # plan_gpt sets its shardings
+    # The example `plan_gpt` declares the shardings of its parameters, so it needs none here.
+    if "model" in getattr(MESHES[mesh], "axes", ()) and name != "plan_gpt":
         settings["shardings"] = by_columns(arrays)
     found, found_arrays = trained(training, data, **settings)
     np.testing.assert_allclose(np.concatenate(found), np.concatenate(said), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""A sample of the layer table on eight devices; `test_eight_devices.py` runs this file with eight devices."""
+"""Tests of a sample of all layers on eight devices; `test_eight_devices.py` runs this file with eight devices."""
 
 import functools
 

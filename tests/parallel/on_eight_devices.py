@@ -232,7 +232,7 @@ def test_sequences_and_sparse_tables(mesh):
     ids=["accumulation", "global norm"],
 )
 def test_repeated_layers(optimizer):
-    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61 rows, the last batch has one
+    data = fluid.reader.arrays({"x": X, "y": Y}, batch_size=20)  # of 61 rows, the last minibatch has one
     one, eight = both(repeated, optimizer, data, FSDP)
     assert_equal(eight, one, 5e-5)
     test = [found[2].test(data) for found in (one, eight)]

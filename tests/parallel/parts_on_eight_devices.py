@@ -49,7 +49,8 @@ def one_device():
 
 def test_losses_and_arrays_match_a_single_device(one_device):
     guarded = net("cpu:1", jax.devices()[5])
-    losses, trainer = trained(guarded, shardings={"[dl]*": "cpu:3"})  # these override device_guard
+    # `shardings` overrides the devices of `device_guard`.
+    losses, trainer = trained(guarded, shardings={"[dl]*": "cpu:3"})
     np.testing.assert_allclose(losses, one_device[0], rtol=1e-5)
     for name, array in trainer.session.scope.arrays.items():
         assert where(array) == [PLACES.get(name, 0)], name

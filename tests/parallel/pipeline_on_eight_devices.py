@@ -25,7 +25,7 @@ def residual(h):
 
 
 def net(block=residual, n=8, x=None, **settings):
-    """Return a program with a pipeline of `n` blocks between two layers that every device replicates."""
+    """Return a program: a first layer, a pipeline of `n` blocks over devices, and a last layer."""
 
     def program():
         fed = layers.data("x", shape=[WIDTH]) if x is None else x()
@@ -76,10 +76,11 @@ def test_a_divided_pipeline_matches_a_single_device():
 )
 def test_microbatches_draw_different_reproducible_numbers(rows, mesh):
     def block(value):
-        """Run one stage: count the stages that each row has passed, and append the stage's random bits to `masks`."""
+        """Run one stage of a pipeline: add 1 to the counter of each row, and append new random bits to `masks`."""
         count, masks = value
         kept = layers.dropout(jnp.ones_like(masks, "float32"), 0.5) > 0
-        drawn = jax.random.bits(layers.random_key(), (3, count.shape[0]), "uint8").T  # rows are last until .T
+        # The rows are the last axis of the random bits; `.T` makes them the first axis.
+        drawn = jax.random.bits(layers.random_key(), (3, count.shape[0]), "uint8").T
         return count + 1, masks * 16 + kept * 8 + drawn % 8
 
     def program():
@@ -94,7 +95,7 @@ def test_microbatches_draw_different_reproducible_numbers(rows, mesh):
     masks, again, other = map(np.asarray, (masks, again, other))
     assert masks.tobytes() == again.tobytes() != other.tobytes()
     assert np.asarray(count).tolist() == [4] * rows
-    assert len(np.unique(masks)) == masks.size  # all rows, microbatches and blocks have different draws
+    assert len(np.unique(masks)) == masks.size  # all rows and microbatches have different random bits
     assert 0.35 < np.mean([masks >> shift & 1 for shift in (3, 7, 11, 15)]) < 0.65
 
 
@@ -116,7 +117,7 @@ def straight(stages, microbatches):
 
 
 def by_hand(mesh, stages, microbatches):
-    """Return the compiled step of `straight`, written with `jax.shard_map` and an explicit GPipe schedule."""
+    """Return a compiled training step of the net `straight`, written by hand: `jax.shard_map` and a GPipe schedule."""
 
     def forward(weights, x):
         stage = jax.lax.axis_index("stage")
@@ -159,9 +160,9 @@ def test_pipeline_idle_time_and_traffic_match_the_schedule(stages, microbatches)
     mesh = fluid.Mesh(data=8 // stages, stage=stages)
     one, many = fluid.plan(program, None, len(X), [fluid.Mesh(data=1), mesh]).candidates
     ticks = microbatches + stages - 1
-    # A row needs each block once. Devices that wait for a row compute, too, but their results are unused.
+    # A single device computes each block once for a row. In a pipeline, idle devices compute, too, without a use.
     assert 1 - one.work.flops / (8 * many.work.flops) == pytest.approx((stages - 1) / ticks, abs=1e-12)
-    assert many.work.collectives["collective-permute"] == 2 * ticks  # once forward, and once backward
+    assert many.work.collectives["collective-permute"] == 2 * ticks  # forward pass and backward pass
     assert many.parameters * stages == one.parameters
 
     session = fluid.Session(program, parallel=mesh)
@@ -177,7 +178,7 @@ def sequences():
 def attentive(h):
     seen = layers.layer_norm(h)
     h = h + layers.multi_head_attention(seen, num_heads=2, bias_attr=False, causal=True, ring="steps")
-    return 0.9 * h  # 0.9 limits the size, so that rounding errors do not grow from block to block
+    return 0.9 * h  # without the factor 0.9, numbers and rounding errors would grow from block to block
 
 
 def recurrent(h):
@@ -210,7 +211,7 @@ def test_pipelines_of_all_kinds(program, feed, mesh):
 
 @pytest.mark.full
 def test_a_trainer_with_a_pipeline(tmp_path):
-    """Train with a last batch of one row, test, save the parameters, and predict with them on other meshes."""
+    """Check a Trainer with a pipeline: a last batch of one row, a test, saving, and predictions on other meshes."""
     data = fluid.reader.arrays({"x": X[:41]}, batch_size=20)
 
     def program():

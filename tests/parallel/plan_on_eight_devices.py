@@ -50,7 +50,7 @@ def test_planned_bytes_match_the_bytes_on_devices(mesh):
     assert found.peak >= found.parameters + found.slots + found.feed + found.activations
 
 
-# The marks of MESHES: only `make soak` runs the first three meshes.
+# The pytest marks of the meshes in MESHES: only `make soak` runs the first three meshes.
 MARKS = [pytest.mark.soak, pytest.mark.soak, pytest.mark.soak, pytest.mark.full]
 
 
@@ -89,7 +89,7 @@ def test_planned_activations_match_the_allocated_memory(mesh, returned):
         jax.block_until_ready((session.step(feed), session.scope.arrays))
 
     def risen():
-        pathlib.Path("/proc/self/clear_refs").write_text("5")  # writing 5 resets the peak
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # 5 makes Linux reset the peak memory
         before = resident("VmRSS")
         step()
         return resident("VmHWM") - before
@@ -97,8 +97,8 @@ def test_planned_activations_match_the_allocated_memory(mesh, returned):
     step()
     most = 0
     tries = 0
-    # With fewer cores than devices, some devices may free memory before others allocate it. The peak of such a step is
-    # lower, so the test takes the maximum over several steps.
+    # With fewer cores than devices, some devices may finish a step and free memory before other devices allocate
+    # theirs. This lowers the peak of the step, so the test takes the maximum over several steps.
     while most < 0.95 * 8 * found.activations and tries < 30:
         most = max(most, risen())
         tries += 1
@@ -126,8 +126,8 @@ def test_sharded_stacks_gather_a_block_at_a_time():
     whole, parts = fluid.plan(deep(), fluid.optimizer.Adam(1e-3), 8, [MESHES[0], MESHES[1]]).candidates
     block = 4 * (2 * WIDTH * WIDTH)
     assert parts.parameters < 1.05 * whole.parameters / 8 and parts.slots < 1.05 * whole.slots / 8
-    # A device holds its part of the gradients, the gathered weights of a block with values computed from them, and
-    # little else.
+    # With sharded parameters, a device holds its part of the gradients, the gathered weights of one block, and values
+    # computed from these weights. Other arrays need little memory.
     assert parts.activations < BLOCKS * block / 8 + 4 * block
     assert whole.activations > BLOCKS * block
 

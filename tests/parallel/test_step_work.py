@@ -94,7 +94,7 @@ ENTRY %main (x: bf16[8,128], w: f32[64,128]) -> f32[512,128] {
 def test_collectives_count_bytes_sent_around_a_ring():
     found = work_of(MODULE)
     assert found.collectives == {"collective-permute": 4, "all-reduce": 2, "reduce-scatter": 1, "all-gather": 1}
-    row = 4 * 128  # the bytes in a row of %w, 128 numbers in float32
+    row = 4 * 128  # the bytes in a row of the array %w: 128 float32 numbers
     assert found.sent == {
         "collective-permute": 4 * 2 * 8 * 128,
         "all-reduce": 2 * 3 / 4 * (64 * row + 64 * row + 10 * 4),

@@ -2,5 +2,5 @@
 
 import importlib.util
 
-# The test modules of this folder import these libraries, so pytest must not import the modules in other environments.
+# The test modules of this folder import PyTorch and other libraries, so pytest skips the modules without PyTorch.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]

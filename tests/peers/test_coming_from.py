@@ -10,20 +10,20 @@ from test_pages import DOCS
 
 import fluid
 
-os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads this when it is imported
+os.environ.setdefault("KERAS_BACKEND", "jax")  # Keras reads this variable during its import
 # Torch reads this when it is imported. For small nets, threads take more time than they save.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("default")]  # the other libraries warn about each other
 
 FOLDER = DOCS / "coming-from"
-# Blocks `py` are for the other library, blocks `python` for fluid. Blocks `python` before the first block `py` are for
-# both.
+# Each page compares fluid with another library. Its code blocks `py` are for the other library, and its code blocks
+# `python` are for fluid. Blocks `python` before the first block `py` are run for fluid and for the other library.
 BLOCKS = re.compile(r"^```(py|python)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
 def run(name):
-    """Run the code blocks of a page in order; return the variables of the other library, and the variables of fluid."""
+    """Run the code blocks of a page that compares fluid with a library; return the variables of each of the two."""
     path = FOLDER / f"{name}.md"
     text = path.read_text(encoding="utf-8")
     peer, ours = {"__name__": "peer"}, {"__name__": "ours"}

@@ -76,7 +76,7 @@ def test_trained_values_return_to_a_new_module():
 def test_block_of_the_page_runs():
     path = DOCS / "modules.md"
     text = path.read_text(encoding="utf-8")
-    # The first block of the page defines the data and the program; the other blocks `python` need Flax or Haiku.
+    # The first `python` block of docs/modules.md defines data and a program. Later `python` blocks need Flax or Haiku.
     first = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     block = re.search(r"^## Equinox\n.*?^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     namespace = {"__name__": "__page__"}

@@ -1,4 +1,4 @@
-"""Threads of readers: exceptions arrive unchanged, and every thread ends with its pass, however the pass ends."""
+"""Threads that read data ahead: their errors reach the training loop unchanged, and they end when the loop ends."""
 
 import gc
 import itertools
@@ -65,7 +65,7 @@ def test_threads_end_before_python_does(ahead):
     rows = ahead(itertools.count)()
     next(rows)
     assert ours()
-    fluid.reader.ahead.end_all()  # Python calls this function when it ends
+    fluid.reader.ahead.end_all()  # Python calls `end_all` at the end of a process
     assert not ours()
     rows.close()
 
@@ -160,7 +160,7 @@ def test_rows_keep_their_order_whichever_thread_is_faster():
 
     def mapper(row):
         if row == 0:
-            assert turn.wait(10)  # row 0 waits until row 3 is reached
+            assert turn.wait(10)  # row 0 waits until another thread reads row 3
         if row == 3:
             turn.set()
         return row

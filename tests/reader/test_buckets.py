@@ -1,4 +1,4 @@
-"""Buckets: every row fits, shapes are few, and the choice of shapes depends only on earlier feeds."""
+"""Buckets, which choose padded shapes of minibatches: every row fits, shapes are few, only earlier feeds matter."""
 
 import json
 
@@ -87,7 +87,7 @@ def test_nested_rows_fit_in_both_levels(fed):
     st.sampled_from([1, 2]),
 )
 def test_mixed_lengths_take_few_shapes_short_batches_included(longest, budget, seed, feeds):
-    """Check that three passes in different orders, each with a short last minibatch, stay within the shape budget."""
+    """Check that three epochs in different orders, each with a short last minibatch, keep the limit of shapes."""
     specs = dict([*TWO.items()][:feeds])
     buckets, seen = Buckets(specs, max_compilations=max(budget, 8)), set()
     for epoch in range(3):
@@ -100,7 +100,7 @@ def test_mixed_lengths_take_few_shapes_short_batches_included(longest, budget, s
 @few
 @given(st.lists(lengths_of_two(longest=1000), min_size=1, max_size=120), st.integers(1, 8))
 def test_any_order_takes_few_shapes_more(fed, budget):
-    """Check that shapes exceed the budget only by growth: at most one shape for each doubling of either size."""
+    """Check that padding makes at most `budget` shapes, plus one for each doubling of the padded length of a feed."""
     fed = [lengths[:1] * 4 for lengths in fed]
     seen = shapes(Buckets(TWO, max_compilations=budget), [minibatch(TWO, lengths) for lengths in fed])
     doublings = 2 * len({padded_time(n) for n in range(1001)})
@@ -135,7 +135,7 @@ def test_data_of_little_variation_needs_a_single_shape():
 
 
 def test_grouped_lengths_get_shapes_that_serve_them():
-    """Compare with padding to the next power of two, which takes more shapes and still adds more padding."""
+    """Check that buckets need fewer shapes and less padding than lengths that are rounded up to powers of two."""
     rng = np.random.default_rng(0)
     lengths = np.clip(np.exp(rng.normal(3.7, 0.8, 400)), 1, 400).astype(int)
     buckets = Buckets(ONE)
@@ -147,11 +147,15 @@ def test_grouped_lengths_get_shapes_that_serve_them():
 
 
 def test_a_finer_shape_comes_after_saving_its_cost():
-    """Feed a minibatch of 60 steps, then minibatches of 8 steps, each of which could save 56 of the 64 padded steps."""
+    """Check that minibatches get a smaller padded shape when the possible savings reach the cost of a compilation.
+
+    The first minibatch has 60 steps, and the others have 8 steps: each could save 56 of the 64 padded steps.
+    """
     # A compilation costs as much as ten minibatches of the largest shape.
     price = 10 * 8 * 64
     seen = shapes(Buckets(ONE, price=price), [minibatch(ONE, [(n,)] * 8) for n in [60, *[8] * 100]])
-    # The finer shape comes with the 12th short minibatch, because 11 * 56 / 64 < 10 <= 12 * 56 / 64.
+    # The shape of 8 steps comes with the 12th short minibatch, when the padding has cost as much as a compilation:
+    # 11 * 56 / 64 < 10 <= 12 * 56 / 64.
     assert [size[0][1] for size in seen] == [64] * 12 + [8] * 89
 
 
@@ -160,12 +164,17 @@ def test_a_finer_shape_comes_after_saving_its_cost():
 def test_expensive_compilations_lead_to_few_shapes(longest, rows):
     seen = shapes(Buckets(ONE, price=1e9), [minibatch(ONE, [(n,)] * rows) for n in longest])
     sizes = list(dict.fromkeys(size[0][1] for size in seen))
-    assert all(b >= 1.5 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each new size leaves capacity to grow
+    # Each new padded length is at least 1.5 times the previous one, so that later minibatches fit without a
+    # compilation.
+    assert all(b >= 1.5 * a for a, b in zip(sizes, sizes[1:], strict=False))
     assert max(sizes) <= 2.5 * max(4, *longest)
 
 
 def test_expected_minibatches_fit_the_first_shape():
-    """Check that announced minibatches share a shape of 40 steps if a compilation costs 50 * 8 * 40 steps or more."""
+    """Check that minibatches announced by `Buckets.expect` share one padded length, 40, if a compilation is expensive.
+
+    A compilation is expensive if it costs as much as 50 minibatches of 8 rows of 40 steps.
+    """
     fed = [minibatch(ONE, [(n,)] * 8) for n in (5, 37, 20)]
     for price, together, want in [(16000, 50, [40, 40, 40]), (15999, 50, [5, 56, 56]), (16000, 51, [5, 56, 56])]:
         buckets = Buckets(ONE, price=price)
@@ -174,7 +183,7 @@ def test_expected_minibatches_fit_the_first_shape():
         resumed.restore(json.loads(json.dumps(buckets.state())))
         for each in (buckets, resumed):
             assert [size[0][1] for size in shapes(each, fed)] == want
-    # A longer minibatch than announced still gets a shape that holds it.
+    # A minibatch that is longer than the announced one still gets a padded shape for all its steps.
     buckets.expect(minibatch(ONE, [(3,)]), 1)
     assert shapes(buckets, [minibatch(ONE, [(100,)] * 8)])[0][0][1] >= 100
 

@@ -1,4 +1,4 @@
-"""Checks of columns against the declared feeds: accepted forms, conversions, and the error of each mistake."""
+"""Checks of the columns of a minibatch against the declared feeds: accepted forms, conversions, and errors."""
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st

@@ -94,7 +94,7 @@ class TestListsOfDicts:
 
 
 class Named:
-    """A reader that also has the function `batch` of the module, so "reader.batch(reader, ...)" can be evaluated."""
+    """A reader with the function `batch` of `fluid.reader`, so that a test can evaluate "reader.batch(reader, ...)"."""
 
     def __init__(self, rows):
         self._rows = rows
@@ -204,6 +204,6 @@ def test_columns_of_pandas_in_different_orders_are_refused():
     mixed = table.loc[[2, 0, 1]]
     with pytest.raises(errors.ArgumentError, match=r"found the indices \[2, 0, 1\] and \[0, 1, 2\]"):
         fluid.reader.arrays((mixed["a"], table["y"]), batch_size=1)
-    other = table.set_axis([7, 8, 9])  # a different table, with other index values
+    other = table.set_axis([7, 8, 9])  # the same values with other row labels
     for y in (mixed["y"], table["y"].loc[mixed.index], mixed["y"].to_numpy(), other["y"]):
         assert len(list(fluid.reader.arrays((mixed["a"], y), batch_size=1))) == 3

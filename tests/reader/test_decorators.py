@@ -1,4 +1,7 @@
-"""Laws of reader decorators: no row is lost or doubled, the order depends on seed and epoch, positions are exact."""
+"""Properties of reader decorators: no row is lost or doubled, and the order depends on seed and epoch.
+
+A reading that continues from a saved position starts at exactly the next row.
+"""
 
 import itertools
 import json
@@ -35,7 +38,7 @@ def crossed(row, other, rng):
     return (row, other, int(rng.integers(1 << 30)))
 
 
-# Decorators by name: each has a strategy for its argument, and a function of (reader, argument) that decorates.
+# Reader decorators by name: a hypothesis strategy for the argument, and a function `(reader, argument) -> reader`.
 OPERATIONS = {
     "batch": (st.integers(1, 4), lambda r, n: reader.batch(r, n)),
     "grouped": (st.integers(1, 4), lambda r, n: reader.bucket_by_length(r, n, key=weight, buf_size=2 * n, seed=n)),
@@ -69,12 +72,12 @@ operations = st.lists(
 def test_every_decorator_is_among_the_operations():
     used = {name for _, function in OPERATIONS.values() for name in function.__code__.co_names}
     decorators = {name for name in reader.__all__ if name.islower() and not name.endswith("_readers")}
-    # These four are no decorators: `arrays`, `files` and `frame` make readers, and `prefetch` returns feeds.
+    # These functions decorate no reader: `arrays`, `files` and `frame` make readers, and `prefetch` returns feeds.
     assert decorators - {"arrays", "files", "frame", "prefetch"} <= used
 
 
 def build(size, steps):
-    """Decorate a reader of `size` rows by each of `steps`, and return the outermost reader."""
+    """Apply the decorators in `steps`, one after the other, to a reader of `size` rows; return the last reader."""
     made = lambda: iter(range(size))  # noqa: E731
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.FluidWarning)  # `cache` warns if its reader is random
@@ -162,7 +165,7 @@ def test_random_numbers_depend_on_seed_epoch_and_index():
     outer = reader.map(lambda row, rng: (row, draws(row, rng)), reader.map(draws, range(20), seed=3), seed=3)
     assert [row for row, _ in outer] == passes[0]
     assert drawn.isdisjoint(itertools.chain(*(numbers for _, numbers in outer)))
-    # The random numbers of `map` also differ from the random numbers of `shuffle` with the same seed.
+    # The random numbers of `reader.map` also differ from the random numbers of `reader.shuffle` with the same seed.
     window = np.random.Generator(np.random.PCG64([3, 0, 0]))
     assert drawn.isdisjoint(window.integers(0, 1 << 62, size=4).tolist())
 
@@ -173,7 +176,7 @@ def test_buffered_cache_and_xmap_change_nothing(rows, n):
     assert list(reader.buffered(rows, n)) == rows
     assert list(reader.xmap(lambda row: row, rows, n, n)) == rows
     assert list(reader.xmap_readers(lambda row: row, rows, n, n, order=True)) == rows
-    cached = reader.cache(iter(rows))  # an iterator has a single pass, so later passes come from the cache
+    cached = reader.cache(iter(rows))  # an iterator can be read only once, so later reads use the cache
     assert [list(cached()) for _ in range(3)] == [rows] * 3
 
 
@@ -272,7 +275,7 @@ def test_skipped_rows_are_not_mapped():
 
 def test_a_source_with_state_provides_the_position():
     class Counter:
-        """A source that counts on in each pass; its state is the last number."""
+        """A source that continues to count in each pass over it; its state is the last number."""
 
         def __init__(self):
             self.number = 0

@@ -18,7 +18,10 @@ X, Y = np.array([[1, 2], [3, 4], [5, 6]], "float32"), np.array([7, 8, 9])
 
 
 def test_grouped_rows_are_padded_to_their_longest_row():
-    """Pad all minibatches to the longest row, because a compilation costs more; ignore an invalid longest row."""
+    """Check that all minibatches are padded to the length of the longest row, if compilations are expensive.
+
+    A longest row with values that the feed does not accept is ignored.
+    """
     grouped = [[[1] * n for n in lengths] for lengths in [(3, 4), (30, 33), (5, 6)]]
     for longest, want in [([1] * 33, [40, 40, 40]), ([1.5] * 33, [4, 56, 56])]:
         feeder = Feeder(WORDS, buckets=Buckets(WORDS, price=1e6))

@@ -1,6 +1,6 @@
-"""The decorator `bucket_by_length`: it groups rows of similar length and loses none.
+"""The decorator `bucket_by_length`: it groups rows of similar length and loses no row.
 
-test_decorators.py tests the laws that all decorators share.
+test_decorators.py tests the properties that all decorators of readers share.
 """
 
 import itertools

@@ -230,7 +230,7 @@ def test_padded_ids_warn_once(ids):
 @pytest.mark.parametrize(
     "ids",
     [
-        np.array([[1, 2, 0], [3, 4, 0], [5, 6, 0]]),  # the id 0 may mark the end of a sentence
+        np.array([[1, 2, 0], [3, 4, 0], [5, 6, 0]]),  # in these texts, the id 0 may mark the end of each sentence
         np.array([[0, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]]),  # the id 0 may be a word
         np.array([[1, 2, 0, 0]]),
         np.array([[1, 2, 3], [4, 5, 6]]),

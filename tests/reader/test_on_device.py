@@ -1,4 +1,4 @@
-"""Data on the device: minibatches, order and positions equal a reader on the host."""
+"""Readers whose data set stays on the device: minibatches, order and saved positions equal a reader on the host."""
 
 import hypothesis.strategies as st
 import jax
@@ -26,7 +26,10 @@ def listed(minibatch):
     form=st.integers(0, 2), size=st.integers(1, 5), shuffle=st.booleans(), drop=st.booleans(), read=st.integers(0, 3)
 )
 def test_same_minibatches_in_the_same_order(form, size, shuffle, drop, read):
-    """Check that `on_device=True` changes no minibatch, also after restoring the position of a reader on the host."""
+    """Check that a reader with `on_device=True` has the minibatches of a reader on the host.
+
+    Also check that the reader on the host can continue from the position of the reader on the device.
+    """
     data = forms(7)[form]
     there = reader.arrays(data, size, shuffle, seed=2, drop_last=drop, on_device=True)
     here = reader.arrays(data, size, shuffle, seed=2, drop_last=drop)
@@ -87,7 +90,8 @@ def test_data_is_transferred_once_and_checked_whole(trainer, monkeypatch):
     monkeypatch.setattr(jax, "device_put", noting)
     trainer.train(data, 2)
     expected = trainer.test(reader.arrays(given, 8))
-    # The shuffled rows are added up in another order, so the losses may differ in the last bits.
+    # The rows of `data` are shuffled, so their losses are added up in another order, and the mean may differ in the
+    # last bits.
     assert float(trainer.test(data)["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-6)
     assert put and max(put) <= 4 * 8
     monkeypatch.undo()
@@ -97,7 +101,7 @@ def test_data_is_transferred_once_and_checked_whole(trainer, monkeypatch):
     mutable = X.copy()
     kept = reader.arrays({"x": mutable, "label": LABELS}, 20, on_device=True)
     before = float(trainer.test(kept)["loss"])
-    mutable[:] = 0  # this change must not reach the copy on the device
+    mutable[:] = 0  # the reader has a copy on the device, so this change has no effect
     assert float(trainer.test(kept)["loss"]) == before
 
 

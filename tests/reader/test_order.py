@@ -340,7 +340,7 @@ def test_a_cache_of_random_numbers_warns(rows):
 def test_a_cache_of_deterministic_rows_does_not_warn():
     reader.map(noisy, reader.cache(reader.map(doubled, list(X))), seed=0)
     reader.shuffle(reader.cache(list(X)), 4)
-    reader.cache(reader.firstn(reader.shuffle(list(X), 4), 2))  # a fixed random sample is a sensible use
+    reader.cache(reader.firstn(reader.shuffle(list(X), 4), 2))  # a cached random sample is useful, so no warning
 
 
 def test_a_cache_of_an_order_warns():
@@ -356,7 +356,8 @@ def test_a_seed_without_shuffle_warns(tmp_path):
     assert text.startswith("reader.arrays(seed=0) has no effect") and "shuffle=True, seed=0" in text
     (text,) = warned(lambda: reader.files(path, seed=3))
     assert text.startswith("reader.files(seed=3) has no effect")
-    # An explicit `shuffle` does not warn, because one function of the user may read training data and test data.
+    # An explicit `shuffle` causes no warning about the seed. One function of a user may read training data with
+    # `shuffle=True` and test data with `shuffle=False`, and always set a seed.
     for shuffle in (False, True):
         reader.arrays(X, 2, shuffle, seed=3)
         reader.arrays(X, 2, shuffle=shuffle, seed=3)

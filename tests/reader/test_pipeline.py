@@ -32,7 +32,7 @@ convert = Convert()
 
 
 def started(source, *converters, **options):
-    """Return a started pass of an InputPipeline over any reader."""
+    """Start an InputPipeline over the data of any reader, and return an iterator over the converted minibatches."""
     return InputPipeline(minibatches(source), converters or [convert], **options).start()
 
 
@@ -52,7 +52,7 @@ def test_minibatches_are_read_when_the_loop_has_time():
     for item in ahead:
         log.append(f"step {len(item.feed['x'])}")
         ahead.read_ahead()
-        ahead.read_ahead()  # the second call reads nothing, because one minibatch is already read ahead
+        ahead.read_ahead()  # the second `read_ahead` reads nothing: one minibatch is read ahead already
     assert log == [
         *("read 0", "convert 0", "step 1", "read 1", "convert 1", "step 2", "read 2", "convert 2", "step 3"),
     ]

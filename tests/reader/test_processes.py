@@ -43,8 +43,9 @@ def none_left():
 
 
 def collected():
-    join_threads()  # on a busy machine, a thread may still start a process while its pass ends
-    # Processes of a dropped pass remain while a reference cycle, such as a traceback, holds the pass.
+    join_threads()  # a reader thread may still start a process, although the loop over the reader has ended
+    # Worker processes end when the iterator of their reader is freed. A reference cycle, such as a traceback, may hold
+    # an abandoned iterator until the garbage collection.
     if ours():
         gc.collect()
     assert not ours(), "a process was left behind"
@@ -280,7 +281,7 @@ def test_ctrl_c_ends_all_processes_quietly(mode):
         assert script.stdout.readline() == "0\n"
         os.killpg(script.pid, signal.SIGINT)  # a terminal also sends Ctrl-C to all processes of the group
         out, said = script.communicate(timeout=120)
-    # The signal may arrive while the previous line is being printed, so only the end is compared.
+    # The signal may arrive while the script prints another line, so the test compares only the end of the output.
     assert out.endswith("interrupted\n") and said == ""
 
 
@@ -288,4 +289,4 @@ def test_when_python_is_killed_its_processes_end():
     with run(str(SCRIPT), "work") as script:
         assert script.stdout.readline() == "0\n"
         script.kill()
-        script.communicate(timeout=120)  # this waits until no process holds the output open
+        script.communicate(timeout=120)  # `communicate` waits until no process can write to the output

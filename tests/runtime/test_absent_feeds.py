@@ -23,7 +23,8 @@ def tagger():
     words = ids("w")
     emission = layers.fc(layers.embedding(words, size=[10, 4]), size=5, name="emission")
     cost = layers.Print(layers.linear_chain_crf(emission, ids("label"), param_attr=crf()), message="of the cost")
-    layers.crf_decoding(emission, param_attr=crf(), name="decoded")  # declared after the loss, which needs the label
+    # This layer comes after the loss. The loss needs the label, but decoding does not.
+    layers.crf_decoding(emission, param_attr=crf(), name="decoded")
     return {"loss": layers.mean(cost), "twice": 2.0 * emission, "emission": emission}
 
 

@@ -51,7 +51,7 @@ def test_the_least_recently_used_file_is_removed_first(tmp_path):
         first.put(f"{number}", bytes(100))
         age(tmp_path, f"{number}", 1000 - number)
     first.get("0")
-    # These 9 files of 116 bytes exceed the limit of 1000 bytes. New Entries scan the folder, as in a new process.
+    # The 9 files of 116 bytes exceed the limit of 1000 bytes. A new `Entries` object counts them, like a new process.
     Entries(tmp_path, 1000).put("8", bytes(100))
     assert sorted(path.stem for path in tmp_path.iterdir()) == ["0", "2", "3", "4", "5", "6", "7", "8"]
 
@@ -93,7 +93,8 @@ def test_concurrent_writers_and_readers_see_whole_values(tmp_path):
     wrong = []
 
     def work(number):
-        # The 16 values of 5000 bytes exceed this limit, so files are removed while other threads write and read.
+        # The 16 entries of 5000 bytes need more than the limit of 60,000 bytes. So a cache removes files while other
+        # threads write and read.
         entries = Entries(tmp_path, 60_000)
         for turn in range(60):
             key = f"{turn % 16}"

@@ -121,7 +121,7 @@ def test_each_operator_can_be_fetched(operator, name):
 @pytest.mark.parametrize("name", ["elementwise_mul_0.tmp_0", "elementwise_mul_0"])
 def test_an_operator_is_overridden(session, name):
     wanted = run(session, ["out", "stack"], {"a": np.ones_like(A), "b": B})
-    # The override replaces the product, so the feeds of the product are not needed.
+    # The override replaces the product of the feeds `a` and `b`, so both feeds are not needed.
     found = session.run(feed={name: B}, fetch=["out", "stack"], mode="test")
     for value, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Fetches and overrides: layers by name, globs, outputs of a dict, and lines of the program."""
+"""Values to fetch or override in a Session, found by layer name, glob, output name or a line of the program."""
 
 import inspect
 
@@ -20,7 +20,7 @@ def program():
 
 
 def line(text):
-    """Return the fetch name, file and line number, of the first line of the program that holds `text`."""
+    """Return the name `file:line`, which fetches the value of the first line of the program that contains `text`."""
     source, first = inspect.getsourcelines(program)
     return f"test_fetch.py:{first + next(i for i, row in enumerate(source) if text in row)}"
 
@@ -109,5 +109,6 @@ def test_feeds_and_outputs_need_no_further_trace():
     session = fluid.Session(program)
     for fetch in (None, ["loss"], "loss"):
         session.run(program, {"x": np.ones((2, 3), "float32")}, fetch=fetch, mode="train")
-    # The function is traced to find its feeds, for the step with all outputs, and for the step with the loss.
+    # The program function is traced three times: to find its feeds, for the step with all outputs, and for the step
+    # with only the loss.
     assert len(traced) == 3

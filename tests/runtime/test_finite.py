@@ -1,4 +1,4 @@
-"""Non-finite parameters: they are named after a training with finite losses, and when they are saved."""
+"""Errors that name parameters with NaN or infinity: after a training with finite losses, and when saving them."""
 
 import numpy as np
 import pytest

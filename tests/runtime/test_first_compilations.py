@@ -40,7 +40,10 @@ def compiled():
 
 
 def test_a_convolutional_net(compiled):
-    """Check that normal initial values, the training step and inference compile once each, and uniform values never."""
+    """Check a convolutional net: normal initial values, the training step and inference compile once each.
+
+    Initial values from uniform distributions need no compilation.
+    """
     images = np.zeros((8, 1, 8, 8), "float32")
     batch = {"image": images, "label": np.zeros((8, 1), "int64")}
     trainer = fluid.Trainer(train_program, fluid.optimizer.Adam(1e-3))

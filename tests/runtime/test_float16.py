@@ -259,7 +259,7 @@ def test_a_resumed_training_restores_the_scale_exactly(tmp_path):
     assert found.keys() == wanted.keys() and all(found[n].tobytes() == v.tobytes() for n, v in wanted.items())
 
 
-# Reports of NaN, which are not hidden by the loss scale.
+# Tests of NaN reports: the loss scale does not hide a NaN of the program.
 
 
 def test_an_overflow_of_the_scale_is_not_reported():
@@ -290,7 +290,7 @@ def test_a_nan_loss_is_reported_at_once():
         trainer.train([(X * np.nan, Y)], handlers=[fluid.handlers.TerminateOnNaN(report=True)])
 
 
-# Loss scaling in custom steps, and its absence in other precisions.
+# Tests of the loss scale: custom training steps in float16 use a scale, and programs in other precisions have no scale.
 
 
 def test_custom_steps_are_scaled():

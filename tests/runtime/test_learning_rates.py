@@ -47,7 +47,7 @@ def assert_same(found, wanted, rtol=1e-6, atol=1e-7):
         np.testing.assert_allclose(found[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
-# Warnings about rates that are fixed at tracing.
+# Warnings about learning rates that Python computes once, when JAX traces the program.
 
 
 def test_a_rate_computed_by_python_warns():
@@ -94,7 +94,7 @@ def test_a_schedule_with_python_conditions_names_jnp_where():
 
 
 class Computing:
-    """A program that computes its learning rate in Python."""
+    """A program that computes its learning rate in Python, from the attribute `rate`."""
 
     def __init__(self, wrap=lambda optimizer: optimizer, make=lambda rate: rate):
         self.rate = 0.1
@@ -145,7 +145,7 @@ def test_equal_rates_of_later_traces_do_not_warn():
             session.run(feed={"x": X[:rows]})
 
 
-# Rates that are read and set between steps.
+# Tests of learning rates that a user reads or sets between training steps.
 
 
 def test_setting_the_rate_compiles_nothing():
@@ -249,7 +249,7 @@ def test_a_plain_optax_transformation_names_an_optimizer_class():
     for touch in (lambda: trainer.learning_rate, lambda: setattr(trainer, "learning_rate", 0.1)):
         with pytest.raises(errors.UnknownNameError, match=r"(?s)class Mine.*optax.adamw\(self.learning_rate\)"):
             touch()
-    trainer.learning_rate = None  # None keeps the declared rate, so nothing is refused
+    trainer.learning_rate = None  # None means the rate of the optimizer, so the assignment is valid
 
     class Mine(fluid.optimizer.Optimizer):
         def rule(self):
@@ -277,7 +277,7 @@ def test_half_precision_parameters_and_optimizer_state_keep_dtypes():
     assert len(session.compilations) == 1 and session.scope["fc_0.w_0"].dtype == "bfloat16"
 
 
-# Set rates in checkpoints.
+# Checkpoints keep learning rates that the user has set.
 
 
 def test_a_set_rate_is_saved_and_restored(tmp_path):
@@ -369,7 +369,7 @@ def test_the_nan_report_replays_the_set_rates():
     np.testing.assert_allclose(trainer.params["w"], [1 - 0.1 * 2 * 16], rtol=1e-6)
 
 
-# Rates of sparse tables, and the cost of a settable rate.
+# Tests of learning rates of sparse tables, and of the cost of a learning rate that a user can set.
 
 
 def looked_up(optimizer):
@@ -402,7 +402,7 @@ def test_a_rule_with_delayed_rows_warns():
 
 
 def test_a_settable_rate_adds_no_kernels():
-    """Check that the compiled step has as many fusions, products and loops as a step with a constant rate."""
+    """Check that a training step with a settable learning rate compiles to as many kernels as with a constant rate."""
 
     def kernels(settable):
         session = fluid.Session(with_optimizer(fluid.optimizer.Adam(0.1)))

@@ -58,7 +58,7 @@ def exported(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected():
-    """Return the answers of an Inferencer to the feed TWO, by seed."""
+    """Return the answers of an Inferencer to the feed TWO, which has two rows, in a dict by seed."""
     inferencer = fluid.Inferencer(noisy, params=PARAMS)
     return {seed: inferencer.infer(TWO, seed=seed)["y"] for seed in SEEDS}
 
@@ -66,7 +66,7 @@ def expected():
 def test_each_call_of_an_inferencer_draws_other_numbers():
     inferencer = fluid.Inferencer(noisy, params=PARAMS)
     answers = [bits(inferencer.infer(X))[0] for _ in range(5)]
-    answers += [bits(inferencer.infer({"x": X["x"][:3]}))[0] for _ in range(2)]  # three rows, padded to four
+    answers += [bits(inferencer.infer({"x": X["x"][:3]}))[0] for _ in range(2)]  # `infer` pads three rows to four
     answers += [bits(inferencer.infer(X, return_numpy=False))[0], bits(inferencer.infer(X, fetch="y"))[0]]
     answers += [bits(inferencer.infer({"x": X["x"].tolist()}))[0]]
     assert len(set(answers)) == len(answers)
@@ -163,7 +163,7 @@ def test_a_session_seed_determines_test_mode_draws(expected):
     assert answers[0] != bits(other.run(feed=X))
     for seed in SEEDS:
         assert bits(session.run(feed=TWO, seed=seed)) == bits([expected[seed]])
-    assert len(session.compilations) == 2  # one for a feed of four rows, one for two rows
+    assert len(session.compilations) == 2  # one compilation is for feeds of four rows, and one for feeds of two rows
 
 
 def test_values_of_a_feed_share_a_draw():

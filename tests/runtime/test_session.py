@@ -313,7 +313,7 @@ def test_gan_programs_update_only_their_parameters():
         assert moved(train_generator, {"noise": noise}) <= {"g.w", "g.b"}
     assert len(session.compilations) == 2
     made = np.asarray(generator_samples(session, rng))
-    assert abs(made.mean() - 3.0) < 1.0  # before training, the mean is about 0
+    assert abs(made.mean() - 3.0) < 1.0  # an untrained generator makes numbers with a mean near 0
 
 
 def generator_samples(session, rng):
@@ -546,7 +546,7 @@ def test_the_gradient_of_a_sequence_has_its_lengths():
     words = fluid.SequenceBatch.from_rows([[[1.0], [2.0], [3.0]], [[4.0]]])
     (gradient,) = fluid.Session(program).run(feed={"words": words}, fetch=["words@GRAD"])
     found = [row[:, 0].tolist() for row in gradient.rows()]
-    assert found == [[0.5, 1.0, 1.5], [2.0]]  # twice each value, divided by the number of all steps, 4
+    assert found == [[0.5, 1.0, 1.5], [2.0]]  # the mean is over 4 steps, so the gradient is 2 * value / 4
 
 
 def test_sessions_have_readable_representations():

@@ -40,7 +40,7 @@ def test_a_loop_of_steps_matches_a_trainer_exactly():
             session.step(feed)
     found = {name.replace("/minimised/", "/small/"): value for name, value in held(session).items()}
     assert_equal(found, state(expected))
-    assert len(session.compilations) == 2  # one for each of the two sizes of minibatches
+    assert len(session.compilations) == 2  # one compilation for each of the two minibatch sizes
 
 
 def test_a_step_trains_in_any_session_mode():

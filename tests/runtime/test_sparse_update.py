@@ -32,7 +32,7 @@ def program_of(optimizer, is_sparse, ragged=False, padding_idx=None):
 def batches(count=20, ragged=False):
     rng = np.random.default_rng(0)
     for _ in range(count):
-        first = rng.integers(0, ROWS - 3, size=(BATCH, 1))  # ids repeat, and the last three rows are never used
+        first = rng.integers(0, ROWS - 3, size=(BATCH, 1))  # repeated ids, none for the table's last 3 rows
         if ragged:
             first = [rng.integers(0, ROWS - 3, size=(n, 1)) for n in rng.integers(1, 5, size=BATCH)]
         yield {

@@ -31,7 +31,7 @@ class Page:
         )
 
     def picture(self, path):
-        """Write a screenshot of the page to a PNG file."""
+        """Write a screenshot of this browser page to a PNG file."""
         found = self._ask("Page.captureScreenshot", {"format": "png"}, self._session)
         path.write_bytes(base64.b64decode(found["data"]))
 

@@ -14,7 +14,7 @@ import threading
 from typing import NamedTuple
 
 MEGABYTE = 1 << 20
-# The limits in bytes of both servers, the server of models and the server of an OnlineTrainer.
+# The maximum bytes of a JSON body, and of any body of a request, for servers of models and of an OnlineTrainer.
 JSON_LIMIT, BODY_LIMIT = 16 * MEGABYTE, 64 * MEGABYTE
 
 
@@ -351,12 +351,15 @@ class Grammar:
     kinds = ("application/json",)
 
     def attacks(self, size=JSON_LIMIT):
-        """Return functions, by name, that build requests of high cost: a repeated part in `size` bytes, or tensors."""
+        """Return functions by name that build requests whose processing may cost much time or memory.
+
+        Some requests repeat one part until they have `size` bytes, and other requests have binary tensors.
+        """
         found = {name: functools.partial(self.filled, name, size) for name in self.fillings}
         return found | {name: functools.partial(self.binary, name, size) for name in self.tensors(1 << 16)}
 
     def filled(self, name, size):
-        """Return the bytes of a request whose body of about `size` bytes repeats the part `name`."""
+        """Return the bytes of a hostile request, whose body of about `size` bytes repeats the part named `name`."""
         start, piece, end = self.fillings[name]
         body = (start + (piece * (size // len(piece)))[:-1])[: size - len(end)] + end
         return self.post(self.body_path, body, [("Content-Type", self.kinds[-1 if name in LINES else 0])])
@@ -478,7 +481,7 @@ class Rows(Grammar):
         }
 
     def rows(self, rows, steps, word):
-        """Return tensors of `rows` rows of `steps` steps."""
+        """Return the tensors of a request with `rows` rows; each row has a sequence of `steps` equal words."""
         datatype = "INT8" if len(word) == 1 else "INT64"
         return [
             ("x", "INT8", [rows, 8], bytes(8 * rows)), ("y", "INT8", [rows, 1], bytes(rows)),
@@ -520,7 +523,7 @@ class Crowd:
       rng: the generator that draws the actions of slow clients.
     """
 
-    # The largest number of open connections.
+    # The largest number of connections that are open at the same time.
     _most = 40
     # The time limit for an answer, in seconds.
     _patience = 60.0
@@ -568,7 +571,7 @@ class Crowd:
             return found
 
     def _go_on(self):
-        """Send the next piece of one open connection."""
+        """Continue a slow request: send its next piece on one of the open connections."""
         if not self._open:
             return
         index = self._rng.randrange(len(self._open))
@@ -595,12 +598,12 @@ class Crowd:
 
 def shut(connection):
     """Close the sending side of a connection."""
-    with contextlib.suppress(OSError):  # the server may have closed the connection
+    with contextlib.suppress(OSError):  # no error if the server has closed the connection already
         connection.shutdown(socket.SHUT_WR)
 
 
 def statuses(found):
-    """Return the statuses of all answers in the received bytes."""
+    """Return the status codes of all HTTP responses in the received bytes."""
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", found)]
 
 
@@ -632,7 +635,8 @@ class Neighbour(threading.Thread):
 
     def run(self):
         for request in self._requests:
-            # These answers are not compared: only the first request with a key adds rows.
+            # The first answer to a request may differ from later answers, because a repeated request with a key adds no
+            # rows. So the first answers are not compared.
             self._ask(request)
         while not self._ended.wait(0.01):
             for request in self._requests:
@@ -646,7 +650,7 @@ class Neighbour(threading.Thread):
                 self.answered += 1
 
     def stop(self):
-        """Stop the client, and return True if every request got equal answers."""
+        """Stop the client; return True if it got answers, all with status 200, and equal answers to equal requests."""
         self._ended.set()
         self.join()
         return self.answered > 0 and self.wrong is None
@@ -658,4 +662,5 @@ class Neighbour(threading.Thread):
             while not is_whole(found) and (chunk := connection.recv(1 << 16)):
                 found += chunk
         start, _, body = found.partition(b"\r\n\r\n")
-        return start[9:13] + body  # the status and the body; the rest of the head contains the date
+        # Return the status and the body of the HTTP response. The other parts contain the date, which changes.
+        return start[9:13] + body

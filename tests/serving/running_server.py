@@ -73,7 +73,10 @@ def connected(server):
 
 
 def raw(server, data, close=False):
-    """Send bytes; `close` then closes the sending side. Return the status, or None without an answer, and the body."""
+    """Send bytes to the server; return the status and the body of the answer.
+
+    The status is None if no answer comes. With `close`, the sending side of the connection is closed after the bytes.
+    """
     with connected(server) as connection:
         connection.sendall(data)
         if close:
@@ -128,10 +131,10 @@ DIGITS = "/v2/models/digits/infer"
 
 
 class Held:
-    """A slow model: its batches wait until `release`.
+    """A model that a test makes slow: each batch waits until the test calls `release`.
 
     Attributes:
-      running: set while a batch runs.
+      running: an event that is set while a batch runs.
     """
 
     def __init__(self, server, model, monkeypatch):
@@ -149,5 +152,5 @@ class Held:
         monkeypatch.setattr(runner, "is_quick", lambda job: False)
 
     def release(self):
-        """Release all waiting batches."""
+        """Let the slow model run all batches that wait."""
         self._go_on.set()

@@ -31,7 +31,10 @@ def a_job(x, rows=1, shape="a", deadline=60.0):
 
 
 def queued(jobs, **options):
-    """Submit `jobs` while another job runs; return the batches of these jobs, as lists of inputs."""
+    """Submit `jobs` to a Batcher that is busy with another job; return the batches that the Batcher makes of `jobs`.
+
+    A batch is the list of the inputs of its jobs.
+    """
     recorder = Recorder()
     batcher = Batcher(recorder.run, **options)
     batcher.submit(a_job(0))

@@ -41,7 +41,7 @@ def told(server, data, close=False):
     return status, json.loads(body).get("error", "") if body.startswith(b"{") else ""
 
 
-# Row 41 of tests/FAULTS.md: wrong bytes.
+# Tests of row 41 in the table of tests/FAULTS.md: a server receives invalid requests.
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_row_44_connections_have_a_limit(files):
         until(lambda: raw(server, post(DIGITS, json.dumps(image_request()).encode()))[0] == 200)
 
 
-# Row 45 of tests/FAULTS.md: another shape with each request.
+# Row 45 of tests/FAULTS.md: a client sends each request with another shape of its arrays.
 
 
 def test_row_45_shapes_are_capped(server):
@@ -275,7 +275,8 @@ def test_row_45_shapes_are_capped(server):
     assert found.count(200) == 6 and set(found) == {200, 400}
     status, answer = asked(5, 9)
     assert status == 400 and "no more than 2 shapes" in answer["error"]
-    # Each of the 2 new numbers of columns is compiled for 2 rows and for 4 rows, because 3 rows are padded to 4.
+    # The requests have 2 rows or 3 rows, and the server pads 3 rows to 4. So it compiles the model for 2 rows and for
+    # 4 rows, with each of the 2 new numbers of columns.
     assert runner.compilations == before + 4
     sentiment = server.app.models.find("sentiment").runner
     before = sentiment.compilations

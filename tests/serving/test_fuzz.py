@@ -67,7 +67,7 @@ class Attacked:
       token: the access token that the server requires; None without a token.
 
     Attributes:
-      most: the memory limit in megabytes: the memory of the largest valid requests, plus MOST.
+      most: the memory limit in megabytes: the peak memory during the largest valid requests, plus the margin MOST.
       longest: the most seconds that an answer may take.
     """
 
@@ -95,7 +95,7 @@ class Attacked:
         self.longest, self.most = SLOWER * max(took), self.memory() + MOST
 
     def drawn(self, seed):
-        """Return a generator of requests for this server, with a seed."""
+        """Return an object that generates random requests for this server; `seed` is the seed of the random numbers."""
         return self.grammar(random.Random(seed), self.token)
 
     def ask(self, data):
@@ -104,13 +104,13 @@ class Attacked:
         return found[-1], answer.partition(b"\r\n\r\n")[2]
 
     def wait(self):
-        """Wait until at most 1000 rows wait for training; a server of models has no rows to wait for."""
+        """Wait until an OnlineTrainer has at most 1000 untrained rows; for a server of models, return at once."""
         status = head("GET", "/status", self.drawn(0).headers())
         while self.grammar is Rows and json.loads(self.ask(status)[1])["waiting"] > 1000:
             time.sleep(0.05)
 
     def memory(self):
-        """Return the peak memory of the process since `forget`, in megabytes."""
+        """Return the peak memory of the server process, in megabytes, since the last call of `forget`."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
@@ -156,7 +156,7 @@ def server(request):
 
 
 def largest(grammar):
-    """Return the largest valid requests: as JSON, as bytes, and for rows also as bytes of a small datatype."""
+    """Return the largest requests that a server accepts: as JSON, as bytes, and for rows also in a small datatype."""
     if isinstance(grammar, Models):
         path = "/v2/models/wide/infer"
         tensor = {"name": "x", "datatype": "FP32", "shape": [4, WIDE], "data": [1.5] * 4 * WIDE}
@@ -201,7 +201,7 @@ def test_row_47_requests_at_random(server):
 
 
 def check(server, message, found, answer):
-    """Check that the statuses `found` and the answer are allowed for the message, and that the server still runs."""
+    """Check the answer to a hostile message: the status is allowed, no traceback is sent, the server still runs."""
     told = (SEED, message.kind, message.manner, found, answer[:500], message.data[:1000])
     assert all(status < 500 or status in (503, 504) for status in found), told
     assert message.expected is None or (found and message.expected.issuperset(found)), told

@@ -205,7 +205,7 @@ def test_very_many_connections_are_closed_at_once(models, monkeypatch):
             assert read_answer(first)[0] == 200
 
 
-# Tests of the end of a server.
+# Tests of a server that ends while clients are connected.
 
 
 def test_an_ending_server_answers_arriving_requests(models):
@@ -220,7 +220,7 @@ def test_an_ending_server_answers_arriving_requests(models):
         for connection in (used, new):
             connection.sendall(body)
             assert read_answer(connection)[0] == 200
-            assert connection.recv(1) == b""  # the server closes the connection without a reset
+            assert connection.recv(1) == b""  # the server ends the connection normally, without a TCP reset
         assert idle.recv(1) == b""
         ending.join()
 
@@ -373,12 +373,12 @@ def test_shapes_beyond_all_bounds_are_refused(server, shape, datatype):
 
 
 def _binary(tensor):
-    """Return a list with the header that states the length of the JSON; an empty list unless the tensor is binary."""
+    """Return a list with the HTTP header for the length of the JSON, or an empty list if no bytes follow the JSON."""
     length = len(json.dumps({"inputs": [tensor]}))
     return [f"Inference-Header-Content-Length: {length}"] if "parameters" in tensor else []
 
 
-# Tests of containers.
+# Tests of the server in a Docker container.
 
 
 def test_the_container_health_check_uses_the_configured_port(server, monkeypatch, in_tmp, capsys):

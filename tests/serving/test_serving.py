@@ -485,7 +485,7 @@ def test_models_that_cannot_be_served(files, tmp_path, server):
             fluid.serve(files["digits"], port=port)
 
 
-# Test of the thread that computes an answer.
+# A test of the thread in which the server computes an answer.
 
 
 def test_the_event_loop_answers_quick_lone_clients(files, monkeypatch):

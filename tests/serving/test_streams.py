@@ -60,7 +60,7 @@ def rows(batch):
 
 
 def joined(parts):
-    """Return the ids of each row, joined over all parts."""
+    """Return the generated ids of each row, joined over all parts of a stream."""
     return [sum(pieces, []) for pieces in zip(*(rows(part.more) for part in parts), strict=True)]
 
 
@@ -112,7 +112,8 @@ def test_a_stream_ends_with_its_texts(remote):
 
 
 def test_texts_longer_than_all_buckets_raise_an_error(remote):
-    # At temperature 0, the model never generates END for these texts, so they grow beyond the largest bucket.
+    # A text ends with the id END. At temperature 0, the model never generates END for the two texts of this feed. So
+    # the texts grow beyond the largest bucket (the greatest length that the model accepts).
     parts = remote.stream(feed([[5, 6], [7]], temperature=0.0))
     with pytest.raises(errors.FeedError, match="expected at most 16"):
         for _ in range(20):
@@ -132,7 +133,10 @@ def test_other_clients_read_server_sent_events(server):
 
 
 def before_each_run(server, monkeypatch, seed, call):
-    """Make the server call `call(n)` before the model runs for the n-th time (from 0) for the stream with this seed."""
+    """Make the server call `call(n)` before run n (from 0) of the model for a stream of parts of a text.
+
+    The stream is the response to the request with the seed `seed`.
+    """
     runner = server.app.models.find("writer").runner
     run, numbers = runner.run, itertools.count()
 

@@ -27,7 +27,7 @@ GRADIENT = X.mean(0)[:, None]  # the gradient of the loss with respect to `w`
 
 @pytest.mark.parametrize("fetch_it", [False, True])
 def test_a_decay_by_the_program_follows_the_update(fetch_it):
-    """Decay a weight as programs for BERT do: after the update, by the weight before the update times the rate."""
+    """Check weight decay as in programs for BERT: after an update, subtract a share of the weight before the update."""
     with fresh() as (main, startup):
         loss = regression()
         rate = layers.create_global_var([1], RATE, "float32", persistable=True, name="rate")

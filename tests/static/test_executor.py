@@ -1,4 +1,7 @@
-"""Variables, programs and the Executor: names, shapes, gradients, scopes, and training equal to program functions."""
+"""Programs in the style of Fluid, run by an Executor: names, shapes, gradients, scopes and training.
+
+A training by an Executor ends with the same parameters as a training of an equal program function.
+"""
 
 import numpy as np
 import pytest

@@ -26,7 +26,7 @@ def started(startup):
 
 
 def trained(max_length, fed):
-    """Train a net that is declared with `max_length` steps and fed with `fed`; return the losses and a weight."""
+    """Train a net of sequences, declared with `max_length` steps, on the feeds `fed`; return losses and a weight."""
     with fresh() as (main, startup):
         words = layers.data("words", shape=[max_length, 1], dtype="int64")
         bias = layers.data("bias", shape=[max_length], dtype="float32")
@@ -169,7 +169,7 @@ def test_several_steps_beside_dense_rows_are_refused(ids):
 
 
 def grouped(taken):
-    """Build a net that takes the best score of each row of words; return it and the scores of all words."""
+    """Build a net that scores words; return the largest score in each row of `taken` words, and all scores."""
     words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
     each = layers.fc(layers.embedding(words, size=[9, 4]), size=1)
     return layers.reduce_max(layers.sequence_reshape(each, new_dim=taken), dim=1, keep_dim=True), each
@@ -177,7 +177,7 @@ def grouped(taken):
 
 @pytest.mark.parametrize("lengths", [(3, 3), (3, 6)])
 def test_sequences_reduced_to_single_steps_meet_dense_rows(lengths):
-    """Add the best score of three words to a dense row, as TagSpace of 2019 did; a row of six words is refused."""
+    """Check that the maximum over three words is added to a dense row, and that a row of six words raises an error."""
     words, dense = np.arange(sum(lengths)).reshape(-1, 1), numbers(2, 1)
     with fresh() as (main, startup):
         best, each = grouped(3)
@@ -221,7 +221,7 @@ def test_labels_declared_as_float_are_fed_as_classes():
 
 
 def test_rows_are_grouped_by_a_literal_batch_size():
-    """Reshape to `[6, -1]` with the batch size as a number, as losses of metric learning do; seven rows are refused."""
+    """Check that a program may reshape to `[6, -1]`, where 6 is the batch size, and then refuses seven rows."""
     x = numbers(6, 4)
     with fresh() as (main, _):
         grouped = layers.reshape(layers.data("x", shape=[4]) * 2.0, shape=[6, -1])
@@ -300,7 +300,10 @@ def test_sequences_of_images_act_as_image_batches():
 
 
 def test_a_two_sequence_tagger_is_exported_and_restored(tmp_path):
-    """Check a tagger that reads two sequences of equal lengths, words and marks, as in semantic role labelling."""
+    """Check that a net that tags words can be exported and restored; it reads words and marks.
+
+    The two sequences have equal lengths, as in semantic role labelling.
+    """
     place = static.CPUPlace()
 
     def tagger():

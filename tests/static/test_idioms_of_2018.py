@@ -163,7 +163,7 @@ def test_a_block_creates_parameters_and_variables():
 
 
 def test_a_function_of_numpy_fills_a_created_variable():
-    """Call `py_func` as PaddlePaddle's documentation does: the backward function reads the result, not the input."""
+    """Check `py_func` as in PaddlePaddle's documentation: its backward function reads the result, not the input."""
     with fresh() as (main, startup):
         x = layers.fc(layers.data("x", shape=[3]), size=2, bias_attr=False)
         y = main.current_block().create_var(name="y", shape=[-1, 2], dtype="float32")
@@ -220,7 +220,11 @@ def test_comparisons_broadcast(name):
 
 @pytest.mark.parametrize(("options", "wanted"), [({}, 0.625), ({"exclusive": False}, 0.625 * 16 / 49)])
 def test_pooling_beyond_the_image_is_its_mean(options, wanted):
-    """Pool a 4 x 4 image by windows of 7: PaddlePaddle computes in C, where -3 / 7 is 0, so one window remains."""
+    """Check the mean of a window that is larger than the image, as PaddlePaddle computes it.
+
+    A 4 x 4 image has (4 - 7) / 7 + 1 windows of 7 pixels. PaddlePaddle divides in C, where -3 / 7 is 0, so the image
+    has one window.
+    """
     image = np.repeat([0.5, 0.75], 8).astype("float32").reshape(1, 1, 4, 4)
     with fresh() as (main, _):
         x = layers.data("x", shape=[1, 4, 4])

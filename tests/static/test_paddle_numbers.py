@@ -16,7 +16,10 @@ CELLS = {"layers.GRUCell", "layers.LSTMCell", "layers.BasicDecoder", "layers.Tra
 
 
 def runnable():
-    """Yield a pytest parameter for each runnable case; a case without new functions has the mark `soak`."""
+    """Yield a pytest parameter for each golden case (a recorded result) that an Executor can run.
+
+    A case has the mark `soak` if earlier cases need all its functions, unless the case is a training.
+    """
     seen = set()
     for id, case in BY_ID.items():
         if CELLS & case.needs() or id in IMPOSSIBLE or {"build_only", "defect"} & case.spec.keys():
@@ -32,7 +35,7 @@ def full_precision():
         yield
 
 
-# Some recorded programs update sparse tables densely, as PaddlePaddle does, and fluid warns.
+# Some recorded programs have optimizers that update all rows of a sparse embedding table, so fluid warns.
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 @pytest.mark.parametrize("id", list(runnable()))
 def test_recorded_programs_give_the_recorded_numbers(id, monkeypatch):

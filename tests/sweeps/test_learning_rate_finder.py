@@ -50,7 +50,7 @@ def test_rate_finder_restores_all_state_bit_for_bit():
     sweep = fluid.find_learning_rate(trainers[0], readers[0], steps=30)
     assert len(sweep.rates) > 10
     assert_equal(arrays_of(trainers[0]), before)
-    # Further training is the same with and without the sweep.
+    # Further training is the same with and without the search for a learning rate.
     for trainer, reader in zip(trainers, readers, strict=True):
         trainer.train(reader, 1)
     assert_equal(arrays_of(trainers[0]), arrays_of(trainers[1]))
@@ -79,7 +79,8 @@ def test_losses_equal_gradient_descent_at_growing_rates():
         bias = bias - rate * 2 * error.mean(0)
     np.testing.assert_allclose(sweep.rates, np.geomspace(1e-3, 1.0, 40)[: len(sweep.rates)])
     np.testing.assert_allclose(sweep.losses, wanted, rtol=1e-4, atol=1e-9)
-    # The steepest fall comes before the rate at which the curvature makes gradient descent diverge.
+    # The suggested learning rate is the rate at which the loss falls fastest. It must be smaller than `limit`, because
+    # gradient descent on this loss diverges at larger rates.
     limit = 2 / np.linalg.eigvalsh(2 * X.T @ X / len(X)).max()
     assert 1e-3 < sweep.suggestion < limit
 

@@ -71,7 +71,7 @@ class Off(fluid.metrics.MetricBase):
 
 @pytest.fixture(scope="module")
 def trained():
-    """Return a trained population of two members, and its events."""
+    """Return a fluid.Population that has trained two members in one program, and the events of the training."""
     vary = {"learning_rate": RATES, "dropout": DROPOUTS}
     population = fluid.Population(program, fluid.optimizer.Adam(), seeds=SEEDS, vary=vary)
     events = []
@@ -81,7 +81,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def alone():
-    """Return a separate Trainer for each member of `trained`."""
+    """Return a list: for each member of the population, a separate Trainer with equal settings, trained equally."""
     trainers = []
     for seed, rate, dropout in zip(SEEDS, RATES, DROPOUTS, strict=True):
         trainer = fluid.Trainer(functools.partial(program, dropout), fluid.optimizer.Adam(rate), seed=seed)
@@ -157,7 +157,10 @@ def test_members_and_trainers_exchange_starting_parameters(trained):
 
 
 def rated(size=3, **settings):
-    """Return a population whose first member has a rate of 0, so its test loss never improves."""
+    """Return a population of trainings, one for each learning rate.
+
+    The first rate is 0, so the test loss of the first training never improves.
+    """
     vary = {"learning_rate": [0.0, 0.02, 0.2][:size]}
     return fluid.Population(line, fluid.optimizer.SGD(), seeds=[1] * size, vary=vary, **settings)
 
@@ -184,7 +187,7 @@ def test_members_stop_early_like_separate_trainers():
     assert len(population.history["epoch"]) == max(epochs) < 60 and len(set(epochs)) == 3
     for member, trainer in enumerate(trainers):
         equal(population, member, trainer)
-        # The last minibatch of each pass is smaller, so its weight in the mean is smaller.
+        # The last minibatch of each epoch has fewer rows, so its loss counts less in the mean of the epoch.
         for column in ("loss", "test_loss"):
             of_member = [values[member] for values in population.history[column]][: epochs[member]]
             np.testing.assert_allclose(of_member, trainer.history[column], rtol=1e-5)
@@ -211,7 +214,8 @@ def test_aborted_population_resumes_to_the_same_bits(in_tmp):
         return population
 
     whole = run("whole")
-    # Member 0 stops after three epochs, which are 9 steps, so it stops before the abort at step 14.
+    # Member 0 of the population stops early, after epoch 3, which ends at step 9. The test aborts the whole training at
+    # step 14, when this member has already stopped.
     assert not whole.active[0] and whole.active.any()
     with pytest.raises(ZeroDivisionError):
         run("broken", Break(14))  # a checkpoint is saved every 4 steps, so the last one is of step 12
@@ -279,7 +283,8 @@ def looked_up(penalty=0.0):
 @pytest.mark.parametrize(
     ("make", "name", "values"),
     [
-        # A varied learning rate multiplies a schedule, and another varied number replaces the number of the optimizer.
+        # Each member of a population has its value of a number. A learning rate of a member multiplies the schedule,
+        # and any other number of a member replaces the number of the optimizer.
         pytest.param(
             lambda rate: fluid.optimizer.Adagrad(lambda done: rate / (1 + done)),
             "learning_rate",

@@ -219,7 +219,7 @@ def test_parameters_are_read_by_another_thread_while_training(tmp_path):
         try:
             while not stop.is_set():
                 found = mine.params
-                # These statements must not fail, although the training thread donates the buffers of the parameters.
+                # The use of the parameters must not fail, although the training thread donates their buffers to JAX.
                 read.append({n: np.asarray(v) for n, v in found.items()})
                 mine.save_params(tmp_path / "now.params")
                 mine.run({"x": X[:8], "y": Y[:8]})

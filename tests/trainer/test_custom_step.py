@@ -73,7 +73,7 @@ def noisy(step):
 
 
 def by_hand(start, transformation, gradients, epochs=3, seed=0):
-    """Train with optax and `gradients(parameters, x, y, key, number)`; return the losses and the final parameters."""
+    """Train with optax, with gradients that the function `gradients` computes; return losses and final parameters."""
     parameters, state = dict(start), transformation.init(dict(start))
     losses = []
 
@@ -172,7 +172,7 @@ def grouped():
 
 
 def alternating(step):
-    """Update the first parameter group in two of three steps, and the second group in the third step."""
+    """Train the first group of parameters in two of every three steps, and the second group in the third step."""
     here = step.evaluate()
 
     def phase(which):
@@ -314,7 +314,7 @@ def test_nan_report_covers_the_custom_step():
     assert all(np.isfinite(v).all() for v in trainer.params.values())
 
 
-# Tests of wrong custom steps.
+# Tests of custom training steps that return wrong values.
 
 
 def returning(change):

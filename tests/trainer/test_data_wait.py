@@ -39,7 +39,7 @@ def trainer():
 
 
 class Works(fluid.Handler):
-    """A handler that advances the clock in each step, and records epoch ends and the values of a Timer."""
+    """A handler that advances the clock of the test in each step, and records epoch ends and announced values."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -89,7 +89,7 @@ def test_short_data_wait_is_not_reported(trainer, clock, monkeypatch, seconds, s
 
 
 def test_quick_readings_are_not_counted_twice(trainer, clock, monkeypatch):
-    """Check that each short read counts at most once, although the loop looks at the device only after some reads."""
+    """Check that the reported time of waiting for data counts each read at most once, even if the reads are short."""
     monkeypatch.setattr(Losses, "idle", True)
     works = trained(trainer, clock, 0.01, steps=40)
     waited = sum(end.data_wait for end in works.ends)

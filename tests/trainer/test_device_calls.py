@@ -100,7 +100,7 @@ def test_placed_but_unneeded_minibatches_are_not_fed(ahead, override, on_device)
 
 
 class Work:
-    """A fake device array with the losses of all steps of one call; `done` is True if the device has computed it."""
+    """A fake device array with the losses of several steps; `done` is True if the device has computed the losses."""
 
     def __init__(self, losses, done=False):
         self._losses = losses
@@ -114,7 +114,7 @@ class Work:
 
 
 def test_means_are_computed_while_the_device_works():
-    """Check that losses are not read while the device is idle, up to a limit, so that the next call starts first."""
+    """Check that losses are read while the device works; an idle device gets its next call first, up to a limit."""
     losses = np.random.default_rng(0).normal(size=(20, 50)).astype("float32")
     program = fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))
 

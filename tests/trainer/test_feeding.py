@@ -103,7 +103,7 @@ def test_stopped_training_continues_to_the_same_bits(known, kinds, tmp_path):
 
         rows = reader.shuffle([row[::2] for row in SENTENCES[:300]], 300, seed=2)
         grouped = reader.bucket_by_length(rows, 8)
-        # A reader of plain lists does not announce the lengths of the next minibatches.
+        # A function that yields plain lists does not announce the sequence lengths of its next minibatches.
         given = grouped if known else lambda: map(list, grouped())
         trainer.train(given, num_epochs=2, event_handler=on_event)
         return padded, trainer.params

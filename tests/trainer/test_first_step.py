@@ -113,7 +113,7 @@ def test_on_device_data_compiles_the_step_once(held):
     held.set()
     data = reader.arrays((X, Y), 5, on_device=True)
     trainer = trainer_of()
-    trainer.test(data)  # copies the columns to the device, and compiles the function that selects rows
+    trainer.test(data)  # `test` copies the columns to the device, and compiles the selection of rows
     with counted() as compiled:
         trainer.train(data, num_epochs=2)
     assert len(compiled) == 1
@@ -182,7 +182,7 @@ def test_unused_compilation_counts_only_when_needed():
     assert reasons(trainer) == ["first train run"]
     with counted() as compiled:
         trainer.train(reader.batch(ROWS, 5))
-    # The step for 5 rows is compiled in advance, but the compiling thread may end after `counted` has begun.
+    # A thread compiles the step for 5 rows in advance, and may finish this compilation after `counted` starts to count.
     assert len(compiled) <= 1
     assert reasons(trainer) == [
         "first train run",
@@ -191,7 +191,7 @@ def test_unused_compilation_counts_only_when_needed():
 
 
 def test_request_in_first_step_compiles_two_steps():
-    """Check that a fetch in the first step compiles a variant; the second step uses the one compiled in advance."""
+    """Check that a fetch in step 0 compiles another step function; later steps use the function compiled in advance."""
 
     class Ask(fluid.Handler):
         def begin_step(self, event):

@@ -161,7 +161,7 @@ def test_averages_of_frozen_parameters_equal_the_parameters():
     trainer = fluid.Trainer(net, average.track(optimizer.SGD(0.1)))
     trainer.freeze("body/*")
     got = train(trainer)
-    for name in BODY:  # the average of a constant is the constant
+    for name in BODY:  # a frozen parameter does not change, so its average equals the parameter
         np.testing.assert_allclose(np.array(average.values(trainer)[name]), got[name], rtol=1e-6)
 
 
@@ -277,7 +277,7 @@ def with_moments(seed=0):
 
 
 def by_numpy(p, x, y):
-    """Return the loss of `normalised` with its moving statistics, and the gradient of the loss by the head weight."""
+    """Compute the loss of a net whose batch norm uses moving averages; return it, and the last weight's gradient."""
     z = x @ p["body/fc_0.w_0"]
     z = (z - p[STATISTICS[0]]) / np.sqrt(p[STATISTICS[1]] + 1e-5) * p["body/batch_norm_0.w_0"] + p[
         "body/batch_norm_0.b_0"
@@ -322,7 +322,8 @@ def test_moving_statistics_move_again_when_unfrozen():
     trainer.freeze("body/*.w_0")
     before = arrays(trainer)
     after = train(trainer)
-    assert (after[STATISTICS[0]] != before[STATISTICS[0]]).any()  # the bias of the layer is still trained
+    # The statistics still change, because the bias of batch norm is not frozen.
+    assert (after[STATISTICS[0]] != before[STATISTICS[0]]).any()
     trainer.freeze("body/*.b_0")
     with pytest.raises(errors.ArgumentError, match=r"trainer.unfreeze\('body/batch_norm_0.\*'\)"):
         trainer.unfreeze(STATISTICS)
@@ -346,7 +347,7 @@ def test_partly_frozen_shared_parameter_trains_by_unfrozen_use():
     trainer = fluid.Trainer(program, optimizer.SGD(0.1))
     before = arrays(trainer)["shared"]
     trainer.train(fluid.reader.arrays((X[:4],), batch_size=4), 1, progress=False)
-    # Only the unfrozen use of the parameter has a gradient, so the update is half the update for the square.
+    # One of the two equal factors is frozen, so the gradient is half the gradient of a squared output.
     expected = before - 0.1 * X[:4].T @ (X[:4] @ before) / 4
     np.testing.assert_allclose(arrays(trainer)["shared"], expected, rtol=1e-5)
 
@@ -460,7 +461,7 @@ def test_frozen_custom_state_is_constant_and_reports_frozen():
 
 # Tests of checkpoints with frozen parameters.
 class Schedule(fluid.Handler):
-    """A handler that unfreezes the body after the first epoch, and stops training after `stop` steps."""
+    """A handler that unfreezes all frozen parameters after the first epoch, and stops training after `stop` steps."""
 
     def __init__(self, stop=None):
         self.stop = stop
@@ -477,7 +478,10 @@ class Schedule(fluid.Handler):
 
 
 def run(folder, stop=None):
-    """Train as a script that a user reruns: freeze the body first; `Schedule` unfreezes it after the first epoch."""
+    """Train like a script that a user reruns.
+
+    The parameters `body/*` are frozen at first. The handler `Schedule` unfreezes them after the first epoch.
+    """
     config = fluid.CheckpointConfig(folder, step_interval=2)
     trainer = fluid.Trainer(normalised, optimizer.Adam(0.02), checkpoint_config=config)
     trainer.freeze("body/*")
@@ -487,7 +491,7 @@ def run(folder, stop=None):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """Return the parameters after an uninterrupted run of the script."""
+    """Return the parameters after an uninterrupted training by `run`."""
     return arrays(run(tmp_path_factory.mktemp("whole")))
 
 

@@ -139,7 +139,7 @@ def test_reused_dispatcher_leaves_only_entered_handlers():
     dispatcher.enter(fluid.BeginTrainEvent(1))
     dispatcher.leave(fluid.EndTrainEvent(1))
     assert seen == ["a begins", "b begins", "b ends", "a ends"]
-    # This training fails before `enter`, so `leave` calls no handler.
+    # This training fails before its begin event, so its end event calls no handler.
     dispatcher.leave(fluid.EndTrainEvent(0, error=OSError()))
     assert len(seen) == 4
     dispatcher.enter(fluid.BeginTrainEvent(1))
@@ -187,7 +187,7 @@ def test_unmatched_handler_state_is_logged(caplog):
     kept = Remembering()
     Dispatcher([kept]).restore(saved)
     assert kept.value == 1
-    (record,) = caplog.records  # there is no second record, because the plain fluid.Handler has no state
+    (record,) = caplog.records  # one message is enough, because the plain fluid.Handler has no state that could be lost
     assert "state of the handler Remembering, number 3 of 3, which no handler" in record.getMessage()
 
 

@@ -115,7 +115,7 @@ def test_continued_loop_sends_the_remaining_events(died, tmp_path):
     continued = run([second], folder=tmp_path)
 
     def kept(lines):
-        """Return each line of a step once; omit epoch lines, which depend on the compilations of this process."""
+        """Return the lines of steps, without the repetitions of a resumed training; leave out the lines of epochs."""
         steps = [
             line for line in lines if line.startswith(("begin 0", "begin 1", "begin 2", "end 0", "end 1", "end 2"))
         ]

@@ -61,7 +61,7 @@ def test_schedule_ending_within_training_is_warned_of():
         (SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=10, total_steps=40)), [4]),
         (SGD(fluid.layers.warmup_cosine(0.1, warmup_steps=10, total_steps=21), accumulate_steps=2), [4]),
         (SGD(fluid.layers.polynomial_decay(0.1, decay_steps=30, end_learning_rate=0.0)), [4]),
-        (SGD(fluid.layers.piecewise_decay([15], [0.0, 0.1])), [3]),  # the rate is 0 in the first half only
+        (SGD(fluid.layers.piecewise_decay([15], [0.0, 0.1])), [3]),  # the rate is 0 for the first 15 steps only
         (SGD(fluid.layers.linear_lr_warmup(0.1, warmup_steps=1000, start_lr=0.0, end_lr=0.1)), [1, 1]),
         (SGD(0.0), [2]),
     ],

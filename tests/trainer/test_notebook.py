@@ -14,7 +14,7 @@ def notebook():
 
 
 def outputs(notebook, words):
-    """Return the outputs of the only cell whose source contains `words`."""
+    """Return the outputs of the only notebook cell whose source contains `words`."""
     (cell,) = [cell for cell in notebook.cells if words in cell.source]
     return cell.outputs
 

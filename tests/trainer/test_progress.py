@@ -50,7 +50,7 @@ def drawn(text):
 
 
 def drawing():
-    """Return the live threads that redraw the bar while XLA compiles; omit the thread of tqdm, which never ends."""
+    """Return the live threads of fluid that redraw a progress bar while XLA compiles, without the thread of tqdm."""
     return [thread for thread in threading.enumerate() if thread.name == "fluid-progress"]
 
 
@@ -68,14 +68,14 @@ class Shell:
         self.published = shell.display_pub.outputs
 
     def run(self, cell, **names):
-        """Run a cell; return its error, or None."""
+        """Run a notebook cell in the shell; return the error of the cell, or None."""
         self._shell.user_ns.update(names)
         result = self._shell.run_cell(cell, store_history=False)
         return result.error_before_exec or result.error_in_exec
 
     @property
     def outputs(self):
-        """Return the final outputs of the cell as a front end shows them: the newest data of each output."""
+        """Return the final outputs of a notebook cell as Jupyter shows them: the newest data of each output."""
         shown = {}
         for message in self.published:
             name = message["transient"]["display_id"]
@@ -96,7 +96,7 @@ def shell(monkeypatch, in_tmp):
     config.HistoryManager.enabled = False
     made = InteractiveShell.instance(config=config)
     made.display_pub = CapturingDisplayPublisher()
-    made.kernel = object()  # fluid takes a shell with a kernel for a notebook
+    made.kernel = object()  # fluid detects a notebook by the kernel of its shell
     try:
         yield Shell(made)
     finally:
@@ -164,8 +164,8 @@ class TestNotebook:
         places = [i for i, line in enumerate(lines) if "compiling" in line]
         seen = dict.fromkeys(re.sub(r"\d+ s: .*?(\d+)step .*", r"? s, \1 steps", lines[i]) for i in places)
         assert list(seen) == [
-            "epoch 1/1, compiling ? s, 0 steps",  # compilation of the training step
-            "epoch 1/1, compiling ? s, 6 steps",  # compilation of the test step
+            "epoch 1/1, compiling ? s, 0 steps",  # the training step is compiled
+            "epoch 1/1, compiling ? s, 6 steps",  # the test step is compiled
         ]
         assert any("compiling" not in line for line in lines[places[0] : places[-1]]) and "compiling" not in lines[-1]
 
@@ -185,7 +185,7 @@ class TestNotebook:
         monkeypatch.setattr(shell.publisher, "publish", watched)
         trainer = fluid.Trainer(slow, fluid.optimizer.SGD(0.05))
         compiling.set()
-        # A plain function declares no batch size, so nothing is compiled before its first minibatch is read.
+        # A plain function as reader declares no batch size, so fluid compiles only after reading the first minibatch.
         shell.run("history = trainer.train(reader, 1)", trainer=trainer, reader=lambda: iter([(X, Y)]))
         assert second.is_set()
 

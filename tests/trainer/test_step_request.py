@@ -13,7 +13,10 @@ PER_EPOCH = -(-len(ROWS) // 8)
 
 
 def training(on_begin, on_end=lambda event: None, num_epochs=1, **options):
-    """Train `small`, with `on_begin(trainer, event)` and `on_end(event)` around each step; return the Trainer."""
+    """Train a small net; call `on_begin(trainer, event)` before each step, and `on_end(event)` after it.
+
+    Return the Trainer.
+    """
     mine = trainer(**options)
 
     def on_event(event):

@@ -42,7 +42,7 @@ def columns(on_device=False):
 
 
 class Seen(fluid.Handler):
-    """A handler that records all events with their values; by default it allows any number of steps per device call."""
+    """A handler that records all events and their values; by default, a device call may contain any number of steps."""
 
     def __init__(self, ahead=float("inf")):
         self.lines = []
@@ -80,7 +80,7 @@ def calls(monkeypatch):
 
 
 def trained(steps_per_dispatch, on_device=False, **options):
-    """Train the program `rich`; return the state, the recorded events, the history and the Trainer."""
+    """Train the net `rich` for three epochs; return its arrays, the recorded events, the history and the Trainer."""
     seen = Seen()
     made = trainer(None, rich, optimizer(), steps_per_dispatch=steps_per_dispatch, **options)
     history = made.train(labelled(on_device), 3, handlers=[seen])
@@ -102,7 +102,7 @@ def test_batched_steps_keep_all_bits_and_events(together, on_device, one_by_one,
 
 
 def test_call_ends_at_every_observed_step(calls, tmp_path):
-    """Check that a device call ends wherever a handler, a test, a checkpoint or an epoch end follows a step."""
+    """Check that a compiled call of several steps ends before each handler, test, checkpoint and end of an epoch."""
     looked = []
 
     def spy(name):
@@ -131,7 +131,8 @@ def test_call_ends_at_every_observed_step(calls, tmp_path):
     found = run(8, tmp_path / "eight")
     assert found[:3] == expected[:3]
     assert_equal(found[3], expected[3])
-    # Calls also end at steps 10 and 21, because the last of the 11 minibatches of an epoch is shorter.
+    # One call of the device runs several steps if their minibatches have equal sizes. The last of the 11 minibatches of
+    # an epoch is shorter, so calls also end after 10 and 21 steps.
     ends = {int(end) for end in np.cumsum(calls)}
     assert {3, 5, 6, 7, 9, 10, 11, 12, 14, 15, 18, 21, 22} | set(expected[1]) == ends
     assert max(calls) == 3
@@ -142,7 +143,7 @@ def test_requested_step_begins_a_new_call(calls):
         fetched = ()
 
         def steps_ahead(self):
-            return 5 - self.done % 6 or 1  # every sixth step has its own call
+            return 5 - self.done % 6 or 1  # every sixth step runs in a separate device call
 
         def begin_step(self, event):
             if self.done % 6 == 5:
@@ -214,7 +215,7 @@ def test_kill_within_a_call_resumes_exactly(tmp_path):
     rest = Seen()
     again = make()
     first = again.session.scope.step.item()
-    again.train(columns(), 3, handlers=[rest])  # a reader on the host has the order of the reader on the device
+    again.train(columns(), 3, handlers=[rest])  # columns on the host have the same order as columns on the device
     assert_equal(state(again), state(whole))
     steps = [line for line in expected.lines if line[0] != "epoch"]
     assert first < dies and first % 3 == 0
@@ -264,7 +265,7 @@ def made():
 
 
 def fed(made, on_device):
-    """Return the feeds of a call with three steps: stacked minibatches, or row numbers if `on_device`."""
+    """Return the feeds of three training steps in one call: stacked minibatches or, if `on_device`, numbers of rows."""
     feeds = [{"x": X[i : i + 8], "label": LABELS[i : i + 8, None].astype("int32")} for i in range(0, 24, 8)]
     if not on_device:
         return made.session.engine.place(StackedFeeds.of(feeds, 4))
@@ -310,7 +311,7 @@ def test_auto_uses_single_steps_without_steps_ahead(calls, monkeypatch, caplog):
     assert calls == [1] * 11
     calls.clear()
     trainer(steps_per_dispatch="auto").train(columns(), handlers=[fluid.handlers.GradientMonitor()])
-    assert calls == [4, 4, 2, 1]  # an announced value ends no call if no handler acts on it
+    assert calls == [4, 4, 2, 1]  # a call may have 4 steps, because no handler acts on the announced values
 
 
 def test_measured_handler_acts_right_after_its_step(calls):
@@ -335,7 +336,7 @@ def test_pace_chooses_steps_per_call_by_step_time(seconds, together):
     pace = Pace()
     pace.mark(0, 0.0)
     assert pace.together == 1
-    pace.mark(4, 4 * seconds + 5)  # a test took 5 more seconds
+    pace.mark(4, 4 * seconds + 5)  # the 5 seconds of a test must not count as time of steps
     pace.interrupt()
     for mark in range(3):
         pace.mark(10 + 5 * mark, 100 + 5 * mark * seconds)

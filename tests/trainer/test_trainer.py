@@ -463,7 +463,7 @@ def test_repr_does_not_wait_for_the_device():
     platform = trainer.session.device.platform
     assert repr(trainer) == told.format(0, platform)
     trainer.train(fluid.reader.arrays((np.ones((6, 2), "float32"),), batch_size=2), progress=False)
-    assert float(trainer.session.scope.step) == 3  # reading the counter waits for the last step
+    assert float(trainer.session.scope.step) == 3  # reading the step counter waits for the last step
     assert repr(trainer) == told.format(3, platform)
     assert repr(trainer) in trainer._repr_html_() and "float32[batch, 2]" in trainer._repr_html_()
 

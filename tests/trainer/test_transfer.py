@@ -44,7 +44,7 @@ CHOICES = {"strict": False, "rename": {"old/*": "new/*"}, "skip": ["head/*"]}
 
 @pytest.fixture
 def old(tmp_path):
-    """Return a trained Trainer of the old program, its parameter file and its parameters as NumPy arrays."""
+    """Train the program that gives parameters to a new program; return its Trainer, parameter file and NumPy arrays."""
     trainer = fluid.Trainer(old_program, SGD(0.1))
     trainer.train(DATA, num_epochs=1, progress=False)
     trainer.save_params(tmp_path / "old.params")
@@ -56,7 +56,11 @@ def arrays(owner):
 
 
 def check_taken(got, before, old):
-    """Check that the backbone has the parameters of the old program, and that all other parameters are unchanged."""
+    """Check a transfer of parameters from an old program to a new program.
+
+    The layers of `backbone`, which both programs have, now have equal parameters. The other parameters of the new
+    program are unchanged.
+    """
     for name in OLD:
         np.testing.assert_array_equal(got[f"new/{name}"], old[f"old/{name}"])
     for name in got.keys() - {f"new/{name}" for name in OLD}:
@@ -237,8 +241,8 @@ def test_session_of_another_program_raises_parameter_error(old, tmp_path):
         fluid.Trainer(new_program, SGD(0.1)).session.load(tmp_path / "session")
 
 
-# Both `fc` layers have weights of the same shape. So a program of the head alone, whose layer is `fc_0`, would take the
-# parameters of the tower by name.
+# The weights of the `fc` layers in `tower` and `head` have the same shape. The layer of `tower` has the name `fc_0`, as
+# has the layer in a program that calls only `head`. So this program would take the parameters of `tower` by name.
 NET = """
 import fluid
 def tower(x):
@@ -355,7 +359,7 @@ def test_parameter_files_are_reproducible_without_folder_names(net, monkeypatch)
     monkeypatch.undo()
     assert (folder / "first").read_bytes() == (folder / "second").read_bytes()
     other = folder / "other"
-    again = module(other, NET)  # the same program in another folder
+    again = module(other, NET)  # this module has the same program, but in another folder
     fluid.Trainer(again["train"], SGD(0.1)).save_params(folder / "third")
     assert (folder / "first").read_bytes() == (folder / "third").read_bytes()
     with zipfile.ZipFile(folder / "first") as archive:

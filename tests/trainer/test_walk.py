@@ -10,7 +10,7 @@ from fluid.reader.adapters import JointMinibatch
 from fluid.reader.on_device import RowFeed, RowNumbers
 from fluid.reader.pipeline import Batch
 
-MODULES = 14  # the maximum number of modules that a minibatch may pass
+MODULES = 14  # the maximum number of modules of fluid whose functions handle a minibatch in one step
 X = np.ones((64, 4), "float32")
 Y = np.ones((64, 1), "float32")
 
@@ -26,7 +26,7 @@ def is_rows(value):
 
 
 def kind_of(value):
-    """Return "minibatch", "Batch" or "arrays" if `value` is a minibatch at this stage of its path, else None."""
+    """Return the form of a minibatch in `value`: "minibatch" (from a reader), "Batch" or "arrays" (fed); else None."""
     if isinstance(value, Batch):
         return "Batch"
     if isinstance(value, JointMinibatch | RowNumbers) or is_rows(value):
@@ -44,7 +44,7 @@ class Watch(fluid.Handler):
     """A handler that records, from one step end to the next, the modules whose functions take or return a minibatch."""
 
     def __init__(self):
-        self.kinds = {}  # by module: the set of the results of `kind_of`
+        self.kinds = {}  # for each module: the forms of minibatches in its calls, such as "arrays"
 
     def begin_step(self, event):
         assert kind_of(event.feed) == "arrays"
@@ -83,6 +83,6 @@ def test_minibatch_passes_few_modules_with_two_conversions(reader):
     assert {"fluid.reader.pipeline", "fluid.trainer.loop", "fluid.trainer.events"} <= watch.kinds.keys()
     assert len(watch.kinds) <= MODULES, sorted(watch.kinds)
     assert set.union(*watch.kinds.values()) <= {"minibatch", "Batch", "arrays"}
-    # Only modules of fluid.reader handle a minibatch as the reader yields it.
+    # Only modules of fluid.reader handle the minibatches that the reader yields; later modules get a Batch or arrays.
     after = [kinds for module, kinds in watch.kinds.items() if not module.startswith("fluid.reader.")]
     assert set.union(*after) == {"Batch", "arrays"}

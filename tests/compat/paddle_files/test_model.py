@@ -351,7 +351,7 @@ def test_protobuf_that_is_not_installed(monkeypatch, tmp_path):
 
 
 def damaged(content, folder):
-    """Load lenet with the bytes `content` as its program file; return "read" or "refused"."""
+    """Load a copy of the saved model "lenet" with the bytes `content` as program file; return "read" or "refused"."""
     folder.mkdir(exist_ok=True)
     for path in (FOLDER / "lenet" / "inference").iterdir():
         if not (folder / path.name).exists():

@@ -21,7 +21,7 @@ DRAWN = {
     "random/uniform_random": (-2, 3, 0.5, 1.443),
     "random/uniform_random_batch_size_like": (-2, 3, 0.5, 1.443),
 }
-# PaddlePaddle 1.8.5 on a CPU has no such ops, so no results are recorded; these are the results for x by NumPy.
+# Ops that PaddlePaddle 1.8.5 lacks on a CPU, so no results are recorded. A NumPy function computes the result for x.
 ELSEWHERE = {
     "log_softmax": lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True)),
     "max_pool3d_with_index": lambda x: x.max((2, 3), keepdims=True),
@@ -30,8 +30,8 @@ ELSEWHERE = {
 }
 
 
-# Attributes that fluid does not read, for each op. They have no effect in fluid, or fluid refuses an op that sets them,
-# or they belong to another dtype or another number of dimensions.
+# For each op of PaddlePaddle, the attributes that fluid does not read, for one of three reasons. The attribute has no
+# effect in fluid; or fluid refuses an op that sets it; or it is for another dtype or number of dimensions.
 UNREAD = {
     **dict.fromkeys(["equal", "greater_equal", "greater_than", "less_equal", "less_than", "not_equal"], {"axis"}),
     **dict.fromkeys(["softmax", "sequence_softmax", "transpose", "transpose2"], {"data_format"}),
@@ -65,7 +65,7 @@ def flat(value):
     return np.asarray(value.data)[np.asarray(value.mask)] if hasattr(value, "mask") else np.asarray(value)
 
 
-@pytest.mark.filterwarnings("ignore:feed .* found NaN")  # some recorded programs test for NaN
+@pytest.mark.filterwarnings("ignore:feed .* found NaN")  # some recorded programs get NaN in a feed
 @pytest.mark.parametrize("name", recorded()["cases"])
 def test_recorded_program_equals_its_paddle_outputs(name, tmp_path):
     written, feeds, wanted = case(name)
@@ -108,7 +108,7 @@ def test_every_row_is_exercised():
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory):
-    """Return the default of each attribute that fluid reads from the recorded programs, by `(op, attribute)`."""
+    """Return, by `(op, attribute)`, the default value of each attribute that fluid reads from the recorded programs."""
     found = {}
     attr = Op.attr
 
@@ -139,7 +139,7 @@ def test_defaults_of_absent_attributes_equal_paddles_defaults(read):
     for (type_, name), default in read.items():
         defaults = paddle_programs.recorded()["defaults"].get(type_, {})
         if isinstance(default, type):
-            right = name not in defaults  # a type as default: both require the attribute
+            right = name not in defaults  # a type means that fluid and PaddlePaddle both require the attribute
         else:
             right = name in defaults and same(default, defaults[name])
         if not right:
@@ -149,7 +149,7 @@ def test_defaults_of_absent_attributes_equal_paddles_defaults(read):
 
 def same(default, recorded):
     """Return whether a default equals the recorded default, which was stored in float32."""
-    if default in ("NCHW", "NCDHW"):  # "AnyLayout" also means channels first
+    if default in ("NCHW", "NCDHW"):  # PaddlePaddle's "AnyLayout" also means channels first
         return not recorded.endswith("C")
     if isinstance(default, float):
         return np.float32(default) == np.float32(recorded)

@@ -44,7 +44,10 @@ def test_optimizer_state_is_loaded_on_request(net):
 
 
 def test_combined_file_is_the_concatenated_single_files():
-    """Check that a combined file is the concatenation of single files; other tests rely on this format."""
+    """Check that a combined file of PaddlePaddle is the concatenation of the files of single parameters.
+
+    Other tests rely on this format.
+    """
     for net in NETS:
         parts = [FOLDER / net / "persistables" / name for name in facts(net)["persistables_sorted"]]
         assert b"".join(p.read_bytes() for p in parts) == (FOLDER / net / "combined.bin").read_bytes()
@@ -105,7 +108,7 @@ def lenet():
 
 
 def test_paddle_parameters_initialize_a_training():
-    """Load PaddlePaddle's parameters into a net written for fluid; the automatic names and the outputs are equal."""
+    """Check that a net written in fluid loads PaddlePaddle's parameters: automatic names and outputs are equal."""
 
     def train_program():
         label = fluid.layers.data("label", shape=[1], dtype="int64")

@@ -31,7 +31,7 @@ def outputs(program, feed, arrays=None, mode="test", **options):
 
 
 def output(*args, **options):
-    """Return the first output, as a NumPy array."""
+    """Compile a program, run it once, and return its first output as a NumPy array."""
     return np.asarray(outputs(*args, **options)[0])
 
 
@@ -76,7 +76,7 @@ def projected(arrays, *inputs, rotary_heads=0):
 
 
 def parameters(*shapes, dtype="float32"):
-    """Return weights `w_0`, `w_1`, ... of these shapes, and biases `b_0`, `b_1`, ... that fit them."""
+    """Return random weights `w_0`, `w_1`, ... of the given shapes, and a bias `b_0`, `b_1`, ... for each weight."""
     weights = {f"w_{i}": real(*shape, salt=i).astype(dtype) for i, shape in enumerate(shapes)}
     return weights | {f"b_{i}": real(shape[1], salt=i).astype(dtype) for i, shape in enumerate(shapes)}
 
@@ -86,7 +86,7 @@ def named(arrays, prefix="multi_head_attention_0"):
 
 
 def room(x, steps):
-    """Return an empty cache for two heads of size four, with as many rows as `x`."""
+    """Return an empty attention cache for `steps` steps of two heads of size four, with as many rows as `x`."""
     return layers.attention_cache(x.shape[0], steps, 2, 4, str(x.dtype))
 
 
@@ -176,7 +176,7 @@ BUILDS = {
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_gradients_are_slopes(build):
-    """Check that gradients equal finite differences in float64, with rows that are padded or empty."""
+    """Check that gradients of attention equal finite differences in float64, with padded rows and an empty row."""
     lengths = {"q": [5, 2, 0, 3], "k": LENGTHS}
     feed = {n: sequence(4, 5 if n == "q" else 4, 8, lengths=v) for n, v in lengths.items()}
     with jax.enable_x64(True):
@@ -296,7 +296,7 @@ def test_a_full_cache_returns_nan():
 
 
 def test_a_cache_can_be_reordered_by_its_rows():
-    """Check that a cache whose rows are gathered, as in beam search, continues the gathered rows."""
+    """Check that attention continues from a cache whose rows were selected and repeated, as a beam search does."""
 
     def program():
         x = declare("x", X)
@@ -331,7 +331,7 @@ def test_products_of_rotated_vectors_depend_on_distance_only(shift, heads, half,
         products_of_rotated(heads, half)({"q": q, "k": k, "start": np.array([start], "int32")}) for start in (0, shift)
     )
     np.testing.assert_allclose(later, at_zero, atol=2e-3)
-    # At distance 0 the products equal the products without rotation, so the rotation keeps lengths too.
+    # A query and a key at the same time step have the same product without rotation, so rotation keeps lengths.
     plain = np.einsum("bthd,bthd->bht", q, k)
     np.testing.assert_allclose(np.einsum("bhtt->bht", later), plain, atol=2e-3)
 

@@ -201,7 +201,10 @@ def test_while_loop_carries_any_structure():
 
 
 def newton(x, bound=None):
-    """Return the last `r` of a loop with at most 3 iterations, similar to Newton's method; the condition reads `r`."""
+    """Return the final `r` of a `while_loop` with at most 3 iterations; the loop ends early if `r` is large.
+
+    An iteration is similar to a step of Newton's method: it divides `x` by `r`.
+    """
     return layers.while_loop(
         lambda i, r: (i < 3) & (jnp.max(jnp.abs(r)) < 100),
         lambda i, r: (i + 1, layers.fc(r, 3, param_attr="w", bias_attr=False) + x / r),

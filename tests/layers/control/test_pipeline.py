@@ -63,7 +63,7 @@ def test_a_pipeline_keeps_the_shape_of_its_input():
 
 
 def outside(function):
-    """Return `block` and `x` for `traced`: the block also reads a vector that is created outside of the block."""
+    """Return a block for a pipeline and its input, as arguments of `traced`; the block reads a vector from outside."""
     made = []
 
     def x(fed):

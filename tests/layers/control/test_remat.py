@@ -108,7 +108,7 @@ def test_a_step_keeps_less():
         step = bind(session.engine, found, Request("train", None, ("x",)))
         return step.lowered({"x": np.zeros((64, 4), "float32")}).compile().memory_analysis().temp_size_in_bytes
 
-    # In each block, the first layer returns 64 x 256 numbers of 4 bytes.
+    # The output of the first layer of a block has 64 x 256 numbers of 4 bytes.
     one = 64 * 256 * 4
     assert memory(directly) >= 8 * one
     assert memory(layers.remat) <= 4 * one
@@ -121,7 +121,7 @@ ALL_ROWS = [*ROWS, *SEQUENCE_ROWS]
     "row", [pytest.param(row, id=row.id, marks=[pytest.mark.soak] * (i % 60 > 0)) for i, row in enumerate(ALL_ROWS)]
 )
 def test_each_layer_is_unchanged_by_remat(row):
-    """Check that `remat` changes no name, shape or dtype of any result in train mode, and that it has a gradient."""
+    """Check that `remat` keeps names, shapes and dtypes of a layer's results in train mode, and has gradients."""
     function = row.program()
     programs = [fluid.Program(function), fluid.Program(lambda: layers.remat(function))]
     arrays = programs[0].init(jax.random.key(2))

@@ -25,7 +25,7 @@ def repeated(block=block, **settings):
 
 
 def unrolled(block=block):
-    """Return a program function that calls `block` in a Python loop, with the arrays of block `i` in the scope `i`."""
+    """Return a program function that calls `block` N times in a Python loop; the name scope of call `i` is `i`."""
 
     def program():
         h = layers.data("x", [5])
@@ -38,14 +38,14 @@ def unrolled(block=block):
 
 
 def slices(arrays):
-    """Return the stacked arrays of a repeat as one array for each block, with the names in `unrolled`."""
+    """Split the stacked arrays of `layers.repeat` into one array for each block, with the names in `unrolled`."""
     stacked = {n: v for n, v in arrays.items() if n.startswith("repeat_0/")}
     apart = {n.replace("repeat_0", str(i), 1): v[i] for n, v in stacked.items() for i in range(N)}
     return apart | {n: v for n, v in arrays.items() if n not in stacked}
 
 
 def stacks(arrays):
-    """Return the arrays of all blocks stacked, with the names in a repeat: the inverse of `slices`."""
+    """Stack the arrays of the blocks under the names that `layers.repeat` uses, as the inverse of `slices`."""
     names = [n for n in arrays if n.startswith("0/")]
     whole = {n.replace("0", "repeat_0", 1): jnp.stack([arrays[f"{i}{n[1:]}"] for i in range(N)]) for n in names}
     return whole | {n: v for n, v in arrays.items() if n.partition("/")[0] not in map(str, range(N))}
@@ -154,7 +154,7 @@ def test_parameters_created_outside_are_shared():
 
 
 def test_blocks_are_initialised_independently():
-    """Check that each block is initialised alone: Xavier's bound is the bound of a 40 x 60 matrix; blocks differ."""
+    """Check initial weights in `layers.repeat`: blocks differ, and Xavier's bound is the bound of a 40 x 60 matrix."""
     seen = []
 
     def ones(key, shape, dtype):
@@ -207,7 +207,7 @@ def test_rematerialised_dropout_draws_the_same_mask():
 
 
 def test_each_block_reads_and_returns_its_cache():
-    """Check a pytree as carry, and a cache in `xs`: each block reads and returns its slice of the cache."""
+    """Check `layers.repeat` with a pytree as carry and a cache: each block reads and returns its slice of the cache."""
     caches = {"k": np.random.default_rng(4).normal(size=(N, 1, 5)).astype("float32")}
 
     def body(carry, cache):
@@ -233,7 +233,7 @@ def test_each_block_reads_and_returns_its_cache():
 
 @pytest.mark.parametrize("around", ["repeat", "loop"])
 def test_caches_pass_through_a_decoding_loop(around):
-    """Check that a scan over time passes the caches of all blocks from each step to the next."""
+    """Check that a scan over time passes the cache of each repeated block (its sum so far) from step to step."""
 
     def body(h, cache):
         total = cache + layers.fc(h, 5, bias_attr=False)

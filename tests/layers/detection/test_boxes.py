@@ -65,7 +65,8 @@ def test_box_coder(seed, pixels):
         lambda: layers.box_coder(prior, SPREAD, *feeds(x=np.float32(want)), "decode_center_size", not pixels),
         {"x": np.float32(want)},
     )
-    # The formula places the centre of a pixel box half a pixel too far left and up, so decoded boxes are shifted.
+    # For boxes in pixels, the formula of decoding places the centre half a pixel too far left and up. So the decoded
+    # boxes are shifted from the original boxes.
     np.testing.assert_allclose(back, np.broadcast_to(boxes[:, None] - pixel / 2, back.shape), rtol=1e-3, atol=1e-3)
 
 
@@ -126,7 +127,7 @@ def test_box_decoder_with_background_only_keeps_regions():
 def test_box_clip():
     rng = np.random.default_rng(6)
     boxes = rng.uniform(-20, 60, (2, 3, 4)).astype("float32")
-    # The sizes of the second image, 21 / 2 and 25 / 2, are rounded away from zero to 11 and 13.
+    # The second image has the sizes 21 / 2 and 25 / 2, which are rounded away from zero to 11 and 13.
     info = np.float32([[30, 45, 1.5], [21, 25, 2.0]])
     last = np.array([[29, 19, 29, 19], [12, 10, 12, 10]])[:, None]
     check(layers.box_clip, np.clip(boxes, 0, last), boxes=boxes, info=info)

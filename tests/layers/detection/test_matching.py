@@ -15,11 +15,11 @@ ROWS, COLUMNS = 4, 6
 
 
 def match(distances, threshold=None):
-    """Return the matched row of each column, or -1, and the distance between the row and the column."""
+    """Match rows and columns of a distance matrix; return the row of each column (or -1), and the distances."""
     rows, found = [-1] * distances.shape[1], [0.0] * distances.shape[1]
     pairs = {(i, j): d for (i, j), d in np.ndenumerate(distances) if d >= 1e-6}
     while pairs:
-        # Among equal distances, the first column wins, and then the first row.
+        # Of several pairs with the greatest distance, take the pair with the first column, and then with the first row.
         (i, j), distance = min(pairs.items(), key=lambda pair: (-pair[1], pair[0][1], pair[0][0]))
         rows[j], found[j] = i, distance
         pairs = {(a, b): d for (a, b), d in pairs.items() if a != i and b != j}
@@ -34,9 +34,10 @@ def match(distances, threshold=None):
 def batch_of(lengths, seed, ties):
     rng = np.random.default_rng(seed)
     data = rng.uniform(0, 1, (len(lengths), ROWS, COLUMNS))
-    # Rounding makes many values equal, and many values 0.
+    # Rounding to quarters makes many distances equal, and many distances 0.
     data = np.round(data * 4) / 4 if ties else data
-    # The padding has the largest distances, so a layer that reads padding matches wrong rows.
+    # The padding has the largest distances. So a layer that reads padding by mistake matches wrong rows, and fails the
+    # test.
     data[np.arange(ROWS)[None] >= np.array(lengths)[:, None]] = 9
     return fluid.SequenceBatch(data.astype("float32"), np.array(lengths, "int32"))
 

@@ -30,7 +30,10 @@ def check(got, want, variance=(0.1, 0.1, 0.2, 0.2)):
 
 
 def over_the_grid(around, steps, offset):
-    """Return boxes `[height, width, n, 4]` in fractions of the image; `around(x, y)` lists boxes in pixels."""
+    """Return prior boxes `[height, width, n, 4]` of a grid of 3 x 4 points, in fractions of a 40 x 24 image.
+
+    `around(x, y)` lists the boxes with the centre (x, y), in pixels.
+    """
     across, down = steps
     return [
         [[np.array(box) / [40, 24, 40, 24] for box in around((j + offset) * across, (i + offset) * down)]

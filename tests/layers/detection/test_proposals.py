@@ -115,7 +115,7 @@ def test_distribute_fpn_proposals(lengths, levels, scale, seed):
             wants[min(max(level, levels[0]), levels[1])][image].append(box)
     for got, want in zip(found, wants.values(), strict=True):
         assert_rows(got, want)
-    # `restore` holds positions among all rows, which are ordered by level, and within a level by image.
+    # For each input box, `restore` holds its position among all output boxes, ordered by level and then by image.
     rows = [box for want in wants.values() for image in want for box in image]
     for boxes, places in zip(rois.rows(), restore.rows(), strict=True):
         np.testing.assert_allclose(boxes, np.reshape([rows[k] for k in places[:, 0]], boxes.shape), rtol=1e-6)

@@ -48,10 +48,10 @@ def spans(first, last, bins):
 
 
 def by_bins(pool, boxes):
-    """Return the pooled bins of all regions, `[regions, channels, rows, columns]`.
+    """Pool each bin (a rectangular part) of all image regions; return `[regions, channels, rows, columns]`.
 
     `boxes` lists the vertical and the horizontal spans of the bins of each region. `pool(p, q, vertical, horizontal)`
-    returns `[channels]` for the bin in row `p` and column `q`.
+    returns the result `[channels]` for the bin in row `p` and column `q`.
     """
     rows = [
         [[pool(p, q, down[p], across[q]) for q in range(len(across))] for p in range(len(down))]
@@ -143,7 +143,7 @@ def test_psroi_pool(pooled, scale):
 
 @pytest.mark.parametrize("pooled", [(1, 1), (2, 3)])
 def test_prroi_pool(pooled):
-    """Compare each bin with the mean of 60 x 60 interpolated points, which approximates the integral over the bin."""
+    """Check that each bin of a region is the mean of the interpolated image, approximated by 60 x 60 points."""
     got = found(lambda x, r: layers.prroi_pool(x, r, 0.5, *pooled))
     fine = 60
     for image, regions, result in zip(MAPS, REGIONS.tolist(), got, strict=True):

@@ -157,7 +157,7 @@ MAPS = {
 
 
 def test_multi_box_head_predicts_around_each_pixel():
-    """Check that offsets and logits are ordered as the prior boxes are: by map, then by pixel, then by box."""
+    """Check the order of offsets, logits and prior boxes: by feature map, then by pixel, then by box of the pixel."""
     feed = {"a": MAPS["a"], "b": MAPS["b"], "image": PICTURE}
 
     def program():
@@ -186,7 +186,10 @@ def test_multi_box_head_predicts_around_each_pixel():
 
 
 def test_multi_box_head_makes_sizes_from_ratios():
-    """Check box sizes: 10 and 20 percent of the image on the first map, then equal steps from `min_ratio`."""
+    """Check the sizes of prior boxes in an SSD head: 10 and 20 percent of the image on the first feature map.
+
+    On the later maps, the sizes grow in equal steps, from `min_ratio`.
+    """
     feed = {**MAPS, "d": np.zeros((2, 4, 1, 1), "float32"), "image": PICTURE}
 
     def program():
@@ -196,7 +199,8 @@ def test_multi_box_head_makes_sizes_from_ratios():
     boxes = 60 * np.asarray(results(program, feed)[0])
     sides = (boxes[:, 2] - boxes[:, 0]).reshape(-1, 2)
     starts = np.cumsum([0, 36, 9, 4])
-    # The smaller and the larger size of each map, in percent of 60 pixels, are 10, 20; 20, 55; 55, 90; and 90, 125.
+    # Each of the four feature maps has a smaller and a larger box size, in percent of the 60 pixels of the image.
+    # The values are 10, 20; 20, 55; 55, 90; and 90, 125.
     wants = [(6, math.sqrt(6 * 12)), (12, math.sqrt(12 * 33)), (33, math.sqrt(33 * 54)), (54, math.sqrt(54 * 75))]
     np.testing.assert_allclose(sides[starts], wants, rtol=1e-4)
 

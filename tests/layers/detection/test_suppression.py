@@ -21,7 +21,7 @@ def best_first(scores, threshold, top):
 
 
 def kept(boxes, scores, threshold, top, keep, overlap, eta=1.0, pixel=0.0, background=0):
-    """Return the kept rows `[label, score, *box]` of an image, and the indices of their boxes.
+    """Return an image's rows `[label, score, *box]` after non-maximum suppression, and the indices of their boxes.
 
     `boxes` and `scores` have a list for each class.
     """
@@ -36,7 +36,7 @@ def kept(boxes, scores, threshold, top, keep, overlap, eta=1.0, pixel=0.0, backg
 
 
 def assert_rows(got, wants):
-    """Check that a SequenceBatch has these rows, and zeros as padding."""
+    """Check that the rows of the SequenceBatch `got` are close to `wants`, and that its padding is zero."""
     assert [len(row) for row in got.rows()] == [len(want) for want in wants]
     for row, want in zip(got.rows(), wants, strict=True):
         np.testing.assert_allclose(row, np.reshape(want, row.shape), rtol=1e-4, atol=1e-5)
@@ -80,7 +80,7 @@ def test_multiclass_nms(threshold, top, keep, overlap, eta, background, pixels, 
     lengths=st.lists(st.integers(0, 5), min_size=2, max_size=2), keep=st.sampled_from([-1, 3]), seed=st.integers(0, 99)
 )
 def test_separate_boxes_per_class_match_a_loop(lengths, keep, seed):
-    """Check boxes that differ by class, as in a two-stage detector; padding is ignored, though its scores are best."""
+    """Check suppression of boxes that differ by class; padding is ignored, although it has the best scores."""
     boxes, scores = some_boxes(seed, 2, 5, CLASSES), np.random.default_rng(seed).uniform(0, 1, (2, 5, CLASSES))
     scores[np.arange(5)[None] >= np.array(lengths)[:, None]] = 9
     feed = {
@@ -96,7 +96,7 @@ def test_separate_boxes_per_class_match_a_loop(lengths, keep, seed):
 
 
 def decayed(boxes, scores, threshold, post, top, keep, sigma, pixel, background):
-    """Return the rows of an image by the formula of `matrix_nms`; if `sigma` is None, scores decay linearly."""
+    """Compute the boxes that `matrix_nms` keeps in an image; if `sigma` is None, scores decay linearly."""
     found = []
     for label in range(len(scores)):
         order = best_first(scores[label], threshold, top) if label != background else []
@@ -147,7 +147,7 @@ def test_matrix_nms_of_boxes_that_are_there_thrice():
 
 @pytest.mark.parametrize("name", ["multiclass_nms", "matrix_nms"])
 def test_nothing_left(name):
-    """Check that an image with low scores only has no rows, and that a box with the score NaN is dropped."""
+    """Check that non-maximum suppression drops boxes with the score NaN, and all boxes if all scores are low."""
     boxes = some_boxes(1, 2, 4)
     scores = np.full((2, 2, 4), 0.1, "float32")
     scores[1, 1, 2], scores[1, 1, 3] = 0.9, np.nan

@@ -48,7 +48,10 @@ def feed_of(lengths, seed, classes=1):
 
 
 def objects_of(feed, image):
-    """Return `(box, class)` of each object of an image that is not a crowd; boxes are in pixels of the net's input."""
+    """Return `(box, class)` of each object of an image, without the objects that are marked as crowds.
+
+    The boxes are in pixels of the input of the net.
+    """
     rows = zip(*(feed[name].rows()[image] for name in "bck"), strict=True)
     return [((box * INFO[image, 2]).tolist(), kind[0]) for box, crowd, kind in rows if not crowd[0]]
 
@@ -108,7 +111,7 @@ def test_rpn_target_assign(lengths, seed, count, far, high, low):
 
 
 def test_anchors_are_drawn():
-    """Check that the requested number of anchors is drawn: equal anchors for equal keys, others for other keys."""
+    """Check that the requested number of anchors is drawn: equal random keys draw equal anchors, other keys others."""
     feed = feed_of([2, 1], 0)
 
     def program():

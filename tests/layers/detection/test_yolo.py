@@ -68,7 +68,7 @@ def feed_of(seed, mask, scored):
     rng = np.random.default_rng(seed)
     boxes = rng.uniform(0.05, 0.95, (2, 5, 4)).astype("float32")
     boxes[:, :, 2:] = rng.uniform(0.05, 0.6, (2, 5, 2))
-    boxes[0, 1] = boxes[0, 0]  # the first two objects are in the same cell
+    boxes[0, 1] = boxes[0, 0]  # equal boxes, so both objects are in the same cell of the grid
     boxes[1, 3:, 2:] = 0
     feed = {
         "x": rng.normal(size=(2, len(mask) * (5 + CLASSES), HIGH, BROAD)).astype("float32"),

@@ -15,7 +15,7 @@ IMAGE, VOLUME = real(2, 3, 5, 4), real(1, 2, 3, 4, 2)
 
 
 def places(pixels, size, corners, mode):
-    """Return the coordinates of `size` new pixels among `pixels` old pixels, by the documented formula."""
+    """Return the coordinates of the new pixels if an image axis of `pixels` pixels is resized to `size` pixels."""
     k = np.arange(size)
     if corners:
         return k * (pixels - 1) / max(size - 1, 1)
@@ -237,7 +237,7 @@ CHANNELS_LAST = {
 
 @pytest.mark.parametrize("name", CHANNELS_LAST)
 def test_channels_last_gives_the_same_with_channels_last(name):
-    """Check that both layouts have equal results and states; filters are `[out, in, ...]` in either layout."""
+    """Check that channels first and channels last give equal results and states, with filters `[out, in, ...]`."""
     build, volume = CHANNELS_LAST[name], "3d" in name or name in ("resize_trilinear", "volume_batch_norm")
     x = VOLUME if volume else IMAGE
     first, last = ("NCDHW", "NDHWC") if volume else ("NCHW", "NHWC")

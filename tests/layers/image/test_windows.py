@@ -16,7 +16,7 @@ RNG = np.random.default_rng(5)
 
 
 def windows(x, size, stride, pads, dilation=(1, 1), fill=0.0, ceil=False):
-    """Yield the index, the numbers of windows, and the pixels `[batch, channels, kh, kw]` of each window of images."""
+    """Yield for each window of a convolution: its index, the window counts, the pixels `[batch, channels, kh, kw]`."""
     sizes = x.shape[2:]
     spans = [d * (k - 1) + 1 for d, k in zip(dilation, size, strict=True)]
     rounded = math.ceil if ceil else math.floor
@@ -277,10 +277,10 @@ def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
 
 
 def test_depthwise_convolution_names_match_fluid():
-    """Check that names begin with `depthwise_` in the cases of Fluid 1.8, in `layers/nn.py`.
+    """Check that default names of convolutions begin with `depthwise_` in the same cases as in Fluid 1.8.
 
-    There are as many groups as channels, and `use_cudnn` is False. `conv2d` may have more filters than channels, but
-    `conv2d_transpose` may not.
+    Fluid does so if a convolution has as many groups as channels, and `use_cudnn` is False. `conv2d` may have more
+    filters than channels, but `conv2d_transpose` may not.
     """
 
     def program():

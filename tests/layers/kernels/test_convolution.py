@@ -24,7 +24,7 @@ SAME = Geometry((1, 1), [(1, 1), (1, 1)], (1, 1), (1, 1), "NHWC")
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
-# A shape has the numbers of channels, filters and groups, and the window of the filters.
+# Sizes of convolutions, by name: numbers of channels, filters and groups, and the size of a filter in pixels.
 SHAPES = {
     "two groups": (4, 6, 2, (3, 3)),
     "four groups of more filters": (8, 16, 4, (3, 3)),
@@ -41,7 +41,8 @@ SHAPES = {
     "one group": (3, 5, 1, (3, 2)),
     "volumes in one group": (3, 5, 1, (2, 3, 2)),
 }
-# A geometry has strides, pads, dilations and spread; dimensions use the elements of each list in turn.
+# The geometry of a convolution: lists of strides, padding, dilations and spread (the distance of input pixels in a
+# transposed convolution). A short list is repeated, so that each dimension of the image has an element.
 GEOMETRIES = {
     "plain": ([1], [(0, 0)], [1], [1]),
     "padded": ([1], [(1, 1)], [1], [1]),
@@ -51,7 +52,8 @@ GEOMETRIES = {
     "cropped": ([1], [(-1, 2), (2, -1)], [1], [1, 2]),
     "larger than its images": ([1], [(3, 2), (-1, 4)], [1, 2], [1]),
 }
-# Most shapes use a single geometry; shapes with special implementations use every geometry. The layouts alternate.
+# Tested convolutions. Most shapes of images are tested with one geometry (strides, padding, dilation). Shapes with
+# special implementations are tested with all geometries. Channels are first and last in turn.
 CASES = [(shape, list(GEOMETRIES)[i % len(GEOMETRIES)], i % 2 == 0) for i, shape in enumerate(SHAPES)]
 CASES += [("two groups", geometry, i % 2 == 1) for i, geometry in enumerate(GEOMETRIES)]
 CASES += [("depthwise", geometry, i % 2 == 0) for i, geometry in enumerate(GEOMETRIES)]
@@ -61,7 +63,10 @@ CASES = list(dict.fromkeys(CASES))
 
 
 def case(shape, geometry, last, dtype="float32"):
-    """Return images, filters, the geometry and the number of groups of a case; `last` means channels last."""
+    """Return a case of a convolution: images, filters, geometry (strides, padding, dilations) and number of groups.
+
+    If `last` is True, the images have channels last.
+    """
     channels, count, groups, window = SHAPES[shape]
     dims = len(window)
     around = lambda values: [values[i % len(values)] for i in range(dims)]  # noqa: E731
@@ -74,7 +79,7 @@ def case(shape, geometry, last, dtype="float32"):
 
 
 def forms_of(x, filters, geometry, groups):
-    """Return, by name, every implementation of this convolution, as a function of images and filters."""
+    """Return, by name, all implementations that can compute a convolution, as functions of images and filters."""
     depthwise = groups == len(filters) == x.shape[geometry.layout.index("C")] and filters.size < 100
     forms = {
         "chosen": lambda x, w: grouped_convolution(x, w, geometry, groups),
@@ -92,7 +97,7 @@ def forms_of(x, filters, geometry, groups):
 
 @functools.partial(jax.jit, static_argnums=0)
 def derivatives(form, x, filters):
-    """Return values, tangents, gradients for images and filters, and the gradients of the gradients' squared norm."""
+    """Return values of a convolution `form`, its tangents and gradients, and the gradients of the gradients' norm."""
 
     def gradients(x, filters):
         value, pull = jax.vjp(form, x, filters)
@@ -142,7 +147,7 @@ DENSE = [("one group", "spread"), ("one group", "larger than its images"), ("vol
 
 
 def dense_form(x, filters, how, groups):
-    """Return the implementation that a layer uses in training, as a function of images and filters."""
+    """Return the implementation of a convolution that a layer uses in training, as a function of images and filters."""
     forms = forms_of(x, filters, how, groups)
     return forms.get("in training", forms["chosen"])
 
@@ -227,9 +232,9 @@ def test_any_number_of_images():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="XLA repeats computations on a CPU")
 def test_the_input_of_a_convolution_is_computed_once():
-    """Check that a compiled net computes fewer maxima with `computed_once` than without this function.
+    """Check that `computed_once` saves work: a net compiled with this function computes fewer maxima than without it.
 
-    If both counts become equal, `computed_once` can be removed.
+    If both numbers of maxima become equal in a later JAX, `computed_once` can be removed.
     """
 
     def normalised(y):

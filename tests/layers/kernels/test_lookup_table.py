@@ -1,4 +1,4 @@
-"""Layers after an embedding: if the table has fewer rows than there are ids, they compute with the whole table."""
+"""Embeddings with fewer table rows than ids: the next layers are applied to the table rows, before the look-up."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from fluid import layers
 WIDTH = 4
 LENGTHS = np.array([6, 2, 4, 1])
 IDS = np.random.default_rng(0).integers(0, 5, (4, 6))
-MANY = 100  # a table with this number of rows has more rows than there are ids
+MANY = 100  # an embedding table with this number of rows has more rows than a batch has ids
 
 
 def values(*shape, salt=0):
@@ -25,7 +25,10 @@ def batch(padding=0):
 
 
 def program(rows, layer, **settings):
-    """Return a program function: a weighted sum of a layer's results on projected rows of a table of `rows` rows."""
+    """Return a program function for a test of a layer after an embedding whose table has `rows` rows.
+
+    The program applies `fc` to the looked-up rows, then the layer, and returns a weighted sum of the layer's results.
+    """
 
     def build():
         ids = layers.data("ids", [1], "int64", lod_level=1)
@@ -65,7 +68,7 @@ def products(build, mode="train", **settings):
 
 @pytest.mark.parametrize("layer, padding_row", [("lstm", None), ("reversed gru", 2)])
 def test_few_and_many_rows_have_equal_gradients(layer, padding_row):
-    # The padding id 77 is outside of the small table and produces NaN, which must not leave the padding.
+    # The id 77 of the padding is outside of the small table, so its row is NaN. This NaN must not reach valid steps.
     few, small = with_gradient(program(5, layer, padding_idx=padding_row), batch(padding=77))
     many, large = with_gradient(program(MANY, layer, padding_idx=padding_row), batch(padding=4))
     np.testing.assert_allclose(few, many, rtol=1e-5)
@@ -83,9 +86,10 @@ def test_smaller_tables_are_multiplied_instead_of_rows():
 
     assert products(build(12)) == [12]
     assert products(build(13)) == [24]
-    # In test mode there is no gradient, so the program computes with the looked-up rows.
+    # Test mode has no gradient, so `fc` multiplies the rows that `embedding` has looked up, and not the whole table.
     assert products(build(5), mode="test") == [24]
-    # In bfloat16, the gradient of a row would be a sum of rounded numbers, so the table is not used.
+    # In bfloat16, a product with the whole table would make the gradient of a table row a sum of rounded numbers. So
+    # the program multiplies the looked-up rows instead.
     assert products(build(5), precision="bfloat16") == [24]
     assert products(build(5, is_sparse=True)) == [24]
 

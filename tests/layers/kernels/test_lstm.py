@@ -56,7 +56,7 @@ def test_lstm_kernel_equals_a_scan(order, peeps):
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the loop is written for a CPU")
 def test_no_step_copies_the_buffer():
-    """Check that XLA copies the buffer of sums, gates and slopes only once, because the argument may not change."""
+    """Check that the time loop of an LSTM copies its buffer once, to keep the argument unchanged, not in each step."""
     sums, weight, zeros = jnp.ones((3, 6, 4 * WIDTH)), jnp.ones((WIDTH, 4 * WIDTH)), jnp.zeros((3, WIDTH))
 
     def loss(sums, weight):

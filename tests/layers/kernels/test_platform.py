@@ -1,4 +1,4 @@
-"""Fast CPU-only forms: absent from models that are exported for other devices too."""
+"""Fast implementations of layers for CPUs only: models that are exported for other devices too do not contain them."""
 
 import zipfile
 

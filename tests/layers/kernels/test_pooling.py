@@ -61,7 +61,7 @@ LAYOUTS = [(name, layout) for name in GEOMETRIES for layout in ("NHWC", "NCHW")]
 
 
 def case(name, layout, dtype="float32"):
-    """Return images with many equal pixels, and two functions of images: `largest` and `lax.reduce_window`."""
+    """Return images with many equal pixels, and two forms of maximum pooling: `largest` and `lax.reduce_window`."""
     window, strides, pads = GEOMETRIES[name]
     pixels = [7, 9, 8][: len(window)]
     x = jnp.asarray(np.random.default_rng(1).integers(-3, 4, by_layout(layout, pixels, 3, 2)), dtype)
@@ -76,7 +76,7 @@ def case(name, layout, dtype="float32"):
 
 
 def seed_like(array):
-    """Return whole numbers in the shape of `array`, because their sums are equal in any order."""
+    """Return an output gradient in the shape of `array`: random integers, whose sums are equal in any order."""
     return jnp.asarray(np.random.default_rng(2).integers(-9, 10, array.shape), array.dtype)
 
 
@@ -92,7 +92,8 @@ def test_other_windows_have_the_derivatives_of_jax(name, layout, dtype):
     np.testing.assert_array_equal(back(seed)[0].astype("float32"), wanted(seed)[0].astype("float32"))
     if jax.default_backend() == "cpu":
         assert "select_and_scatter" not in str(jax.make_jaxpr(jax.grad(lambda x: form(x).sum()))(x))
-    # The forward derivative is the transpose of the gradient: each window reads the slope of its largest pixel.
+    # The forward derivative (jvp) of max pooling is the transpose of the gradient (vjp), so the two sums below are
+    # equal. For each window, the jvp returns the slope of the largest pixel.
     slope = seed_like(x).astype("float32")
     forwards = jax.jvp(jax.jit(form), (x.astype("float32"),), (slope,))[1]
     pull = jax.vjp(jax.jit(plain), x.astype("float32"))[1]

@@ -1,4 +1,4 @@
-"""Pixel loops over bins: equal to NumPy maxima and to masks over the whole image."""
+"""Maxima of bins (parts of regions of an image) by loops over pixels: compared with NumPy and with masks."""
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +31,16 @@ def images(kind):
 
 
 def by_hand(x, slopes):
-    """Return the maxima of the bins, and the gradient: the slope of each bin is added at its first maximum."""
+    """Compute the maximum of each bin (a part of a region of an image) in NumPy, and the gradient of the images.
+
+    The gradient adds the slope of each bin to the pixel with the first maximum of the bin.
+    """
     largest, gradient = np.zeros((2, 2, 3, 3, 2), "float32"), np.zeros_like(x)
     for b, r, c, i, j in np.ndindex(largest.shape):
         (top, bottom), (left, right) = (tuple(edge[b, r, k] for edge in way) for way, k in ((DOWN, i), (ACROSS, j)))
         window = x[b, c, top:bottom, left:right]
         if window.size:
-            place = np.argmax(window)  # if there are NaNs, this is the index of the first NaN
+            place = np.argmax(window)  # NumPy's argmax returns the first NaN, if there is a NaN
             row, column = divmod(place, right - left)
             largest[b, r, c, i, j] = window.flat[place]
             gradient[b, c, top + row, left + column] += slopes[b, r, c, i, j]

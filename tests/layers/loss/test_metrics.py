@@ -16,7 +16,10 @@ FEED = {"p": np.concatenate([1 - CHANCE, CHANCE], axis=1), "label": LABEL}
 
 
 def areas(**arguments):
-    """Return a program function with the results of `auc`: the areas of all and of recent steps, and the counts."""
+    """Return a program function with the results of `auc`: two areas under a curve, and the counts of each bin.
+
+    The first area is over all steps, and the second area is over recent steps.
+    """
 
     def program():
         whole, last, counts = layers.auc(*feeds(**FEED), num_thresholds=10, **arguments)

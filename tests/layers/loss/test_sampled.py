@@ -94,13 +94,13 @@ def test_classes_are_drawn_as_often_as_their_probabilities(kind):
     odds = {
         "log_uniform": np.float32(sampled._log_uniform(40)),
         "any": np.random.default_rng(0).dirichlet(np.ones(40)).astype("float32"),
-        "zeros at both ends": np.float32([0, 0, 0.3, 0, 0.1, 0.4, 0, 0]),  # the sum is 0.8, not 1
+        "zeros at both ends": np.float32([0, 0, 0.3, 0, 0.1, 0.4, 0, 0]),  # the sum is 0.8: weights need no sum of 1
         "counts": np.int32([5, 0, 3, 2]),
     }[kind]
     found, want = frequencies(odds), odds / odds.sum()
     assert not found[odds == 0].any()
     some = want > 0
-    # The sum has a chi-square distribution: its mean is the number of free classes, its variance twice this number.
+    # The sum has a chi-square distribution. Its mean is about the number of classes, and its variance twice the mean.
     assert 200_000 * np.sum((found - want)[some] ** 2 / want[some]) < some.sum() + 5 * np.sqrt(2 * some.sum())
 
 
@@ -167,7 +167,10 @@ def test_hsigmoid_follows_a_complete_tree(classes):
 
 
 def way(k, classes):
-    """Return the path from leaf `k` of a binary heap to its root: pairs of a fork, and 1 for its second branch or 0."""
+    """Return the path from leaf `k` of a binary heap to its root, as pairs `(fork, branch)`.
+
+    The branch is 0 for the first branch of the fork, and 1 for the second branch.
+    """
     node, forks = k + classes, []
     while node > 1:
         forks.append((node // 2 - 1, node % 2))
@@ -199,7 +202,7 @@ def test_sparse_training_equals_dense(layer):
 def test_sampled_softmax_with_given_samples():
     label, samples = np.array([[1], [2]]), np.array([[1, 0, 2], [2, 0, 2]])
     logits, odds = real(2, 4), np.array([[0.5, 0.25, 0.125], [0.3, 0.2, 0.1]], "float32")
-    # The last sample of the second row is the true class of this row, so it is left out.
+    # The last sampled class of the second row is the true class of this row, so the loss leaves out this sample.
     rows = [[0.5, 0.25, 0.125], [0.3, 0.2]]
     want = []
     for row, classes, p in zip(logits, samples, rows, strict=True):

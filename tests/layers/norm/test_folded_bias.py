@@ -22,7 +22,7 @@ def net(layout, channels=4, norm_layout=None, **settings):
 
 
 def moved(program):
-    """Return parameters and states of a program, with random norm arrays, as if the program had been trained."""
+    """Return the arrays of a program, with random values for batch normalisation, as if the program were trained."""
     rng = np.random.default_rng(1)
     arrays = fluid.Session(program).scope
     return {
@@ -59,7 +59,7 @@ def test_computed_and_overridden_values_are_normalised_exactly(layout, name):
 
 @pytest.mark.parametrize("layout, other", [("NCHW", "NHWC"), ("NHWC", "NCHW")])
 def test_norm_of_another_axis_keeps_the_convolution_bias(layout, other):
-    # The images have four channels and 4 x 4 pixels, so the norm fits every axis.
+    # The images have four channels and 4 x 4 pixels, so batch normalisation accepts each of these axes.
     program = net(layout, norm_layout=other)
     arrays = moved(program)
     inferencer = fluid.Inferencer(program, params=arrays)

@@ -51,7 +51,7 @@ def test_of_groups_too():
 @pytest.mark.parametrize("shape", [(4, 6, 3, 2), (2, 6, 3, 2, 2), (2, 6, 1, 1)])
 @pytest.mark.parametrize("groups", [1, 3, 6])
 def test_of_groups_with_the_channels_last(shape, groups, convolved):
-    """Compare results, gradients and an overridden mean with a formula on images in the channels-first layout."""
+    """Compare `group_norm` of channels-last images with a formula: results, gradients, and an overridden mean."""
     # A group with a single number has no variance, and the convolution is two-dimensional.
     if (groups == 6 and shape[2:] == (1, 1)) or (convolved and len(shape) != 4):
         return
@@ -95,7 +95,7 @@ def test_of_groups_with_the_channels_last(shape, groups, convolved):
 
 
 def test_their_gradient_is_the_slope():
-    """Check the gradient with respect to a mean: -1 / deviation, times the 36 elements of an example."""
+    """Check the derivative of the summed `layer_norm` by the mean of an example with 36 elements: -36 / deviation."""
 
     def build():
         return layers.reduce_sum(layers.layer_norm(layers.data("x", X.shape[1:]), scale=False, shift=False))

@@ -31,7 +31,7 @@ def test_dropout_keeps_the_expected_value(implementation, kept, tested):
 @pytest.mark.parametrize("far", [0.0, 10.0, 1e3])
 @pytest.mark.parametrize("shape", [[4, 8, 8], [4]])
 def test_batch_norm_is_exact_far_from_zero(shape, far):
-    """Check that results are exact for data with a large mean, and with an outlier in the first example."""
+    """Check that outputs of `batch_norm` are exact if the data have a large mean and an outlier in the first row."""
     x = np.random.default_rng(0).normal(far, 1, [64, *shape]).astype("float32")
     x[0, :2] += 5
     found = output(lambda: layers.batch_norm(layers.data("x", shape)), {"x": x})

@@ -38,7 +38,7 @@ def block(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH)
 
 
 def function(x, step=lambda x, h: layers.fc([x, h], WIDTH, act="tanh"), size=WIDTH):
-    """Build the recurrence of `block` as a function for `layers.rnn`."""
+    """Build a recurrence with a memory by a step function for `layers.rnn`; `block` builds the same recurrence."""
     start = layers.fill_constant_batch_size_like(x, [-1, size], "float32", 0.0)
     return layers.rnn(lambda x, h: (step(x, h),) * 2, x, start)[0]
 
@@ -48,7 +48,7 @@ SPELLINGS = pytest.mark.parametrize("recur", [block, function])
 
 @pytest.mark.parametrize("case", GOLDENS, ids=lambda case: case.id)
 def test_a_block_is_a_function(case):
-    """Check that a recurrence has the same bits, gradients included, as a block and as a function.
+    """Check that a recurrence, written as a block or as a function, has bit-identical outputs and gradients.
 
     `test_goldens.py` compares the blocks with recorded results of PaddlePaddle Fluid.
     """
@@ -86,7 +86,7 @@ def test_rows_match_a_numpy_loop_despite_padding(recur):
 @SPELLINGS
 @pytest.mark.parametrize("step", [lambda x, h: h + 1 / x, lambda x, h: h * 0.5 + jnp.log(jnp.abs(x))])
 def test_padding_reaches_no_gradient(recur, step):
-    """Check that padding reaches no gradient, even if the step has no derivative at 0."""
+    """Check that padding changes no gradient of a recurrence, even if its step has no derivative at 0."""
     x = words(*LENGTHS)
     program = fluid.Program(lambda: recur(sentence(), lambda x, h: step(layers.fc(x, WIDTH), h)))
     arrays = program.init(jax.random.key(0))
@@ -194,7 +194,7 @@ def test_blocks_inside_blocks():
 
 
 def test_a_block_inside_a_function():
-    """Check that layer names continue to count after a block inside the function of another recurrence."""
+    """Check that layers after a `DynamicRNN` inside the step function of `layers.rnn` get the next free names."""
 
     def program():
         texts = layers.data("x", [3], lod_level=2)
@@ -205,7 +205,7 @@ def test_a_block_inside_a_function():
 
 
 def test_attention_over_a_static_input():
-    """Check attention in a block: each step reads all steps of another sequence, a `static_input`."""
+    """Check attention in the block of a DynamicRNN: each step reads all steps of another sequence, a `static_input`."""
     x, memory = words(*LENGTHS), words(2, 4, 3, 1, salt=9)
 
     def program():
@@ -290,7 +290,10 @@ def test_an_exception_inside_leaves_no_trace():
 
 
 def misuse(act):
-    """Return a program function whose block over `x`, with a memory, calls `act`."""
+    """Return a program function with the block of a `DynamicRNN`, in which the function `act` makes a mistake.
+
+    The arguments of `act` are the DynamicRNN, the current step of the input, the memory, and the whole input.
+    """
 
     def program():
         x = sentence()

@@ -1,4 +1,4 @@
-"""Cells and the scan over time: tests with a cell that no layer of fluid uses."""
+"""Recurrent cells, run over the steps of a sequence: tests with a cell that no layer of fluid uses."""
 
 from dataclasses import dataclass, replace
 from typing import Any

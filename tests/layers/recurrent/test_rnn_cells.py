@@ -16,7 +16,7 @@ from fluid import errors, layers
 
 WIDTH, SIZE = 3, 2
 KINDS = {"gru": layers.GRUCell, "lstm": layers.LSTMCell}
-# Each kind has a number of weight matrices, which is also the number of biases, and a number of states.
+# For each kind of cell: the number of weight matrices, which is also the number of biases, and the number of states.
 COUNTS = {"gru": (2, 1), "lstm": (1, 2)}
 EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -79,7 +79,7 @@ def looped(kind, reverse, time_major):
 
     def program():
         x, n = layers.data("x", [4, SIZE]), layers.data("n", [1], "int64")
-        shapes = KINDS[kind](WIDTH).state_shape  # `[WIDTH]` for one state, or a list of shapes for several states
+        shapes = KINDS[kind](WIDTH).state_shape  # one state has the shape `[WIDTH]`, several states have a list
         states = [layers.data(name, [WIDTH]) for name in "hc"[: len(shapes)]]
         x = layers.transpose(x, [1, 0, 2]) if time_major else x
         start = states if isinstance(shapes[0], list) else states[0]
@@ -100,7 +100,10 @@ def looped(kind, reverse, time_major):
     seed=st.integers(0, 99),
 )
 def test_outputs_and_states_match_a_numpy_loop(kind, lengths, reverse, time_major, seed):
-    """Check that the states stay unchanged after the end of a row, while the outputs continue."""
+    """Check that a recurrent layer has the outputs and final states of a NumPy loop over each row.
+
+    After the end of a row, the states stay unchanged, while the layer still computes outputs.
+    """
     program, apply = looped(kind, reverse, time_major)
     arrays, w = parameters_of(program)
     x = real(3, 4, SIZE, salt=seed)
@@ -147,7 +150,7 @@ SETTINGS = [
 @pytest.mark.parametrize(("kind", "given", "meant"), SETTINGS)
 @pytest.mark.parametrize("inside", [False, True])
 def test_settings_hold(kind, given, meant, inside):
-    """Check the settings of a cell that `rnn` runs directly, or through a function that calls the cell."""
+    """Check that the settings of a recurrent cell apply, if `rnn` runs the cell or a function that calls the cell."""
 
     def program():
         cell, x = KINDS[kind](WIDTH, **given), layers.data("x", [4, SIZE])
@@ -264,7 +267,10 @@ class Stacked(layers.RNNCell):
 
 
 def test_cells_of_cells():
-    """Check a cell of cells with nested states and outputs, one set of parameters for each layer, and an argument."""
+    """Check a recurrent cell that contains two other cells: nested states and outputs, parameters, and an argument.
+
+    Each layer in the cell has one set of parameters for all time steps.
+    """
 
     def program(scale):
         x = layers.data("x", [SIZE], lod_level=1)
@@ -364,7 +370,7 @@ def test_mixed_precision_goes_through():
 
 
 def test_a_cell_trains_beside_a_frozen_cell():
-    """Check that training lowers the loss, leaves the frozen cell unchanged, and compiles a step once."""
+    """Check training of an LSTM on a frozen GRU: the loss falls, the GRU is unchanged, and a step compiles once."""
 
     def program():
         x, y = layers.data("x", [SIZE], lod_level=1), layers.data("y", [1])
@@ -406,7 +412,7 @@ class Wrong(layers.RNNCell):
 
 
 def over(cell, start=None, **arguments):
-    """Return a program function that runs a cell over sequences, or over arrays of the shape `x`."""
+    """Return a program function that runs a recurrent cell over sequences, or over arrays if a shape `x` is given."""
 
     def program():
         given = dict(arguments)

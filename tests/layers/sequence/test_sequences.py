@@ -24,7 +24,7 @@ def batch(lengths=(4, 1, 2), *step, high=None, salt=0, time=4):
 
 
 def nested():
-    """Return texts of 2, 0 and 3 sentences, some of them empty."""
+    """Return three texts, of 2, 0 and 3 sentences; one of the sentences is empty."""
     rng = np.random.default_rng(5)
     rows = [[rng.normal(size=(n, 2)) for n in sizes] for sizes in ([2, 3], [], [1, 0, 3])]
     return fluid.NestedSequenceBatch.from_rows([[s.astype("float32") for s in row] for row in rows])
@@ -37,7 +37,7 @@ def first(build, *values, **named):
 
 
 def constant(build, *values):
-    """Return the first output of a layer called with constants, for values that cannot be fed."""
+    """Call a layer with constants, to test values that cannot be fed; return the first output."""
     values = [jax.tree.map(jnp.asarray, v) for v in values]
     return run(lambda: build(*values), {}).outputs[0]
 

@@ -95,7 +95,7 @@ def test_early_end_loses_no_hypothesis_of_narrow_beams(seed, penalty):
 
 
 def test_search_ends_when_no_hypothesis_can_win():
-    """Check the number of iterations: at most 3 if END is likely from the start, and all 50 if END is unlikely."""
+    """Check the steps of a beam search: at most 3 if the end id is likely from the start, and 50 if it is unlikely."""
     iterations = []
 
     def program(sure):
@@ -147,7 +147,10 @@ def test_places_without_a_hypothesis():
 
 
 def test_search_steps_share_layers_with_training():
-    """Check that a search uses the parameters of a net trained to count down; its state is a SequenceBatch."""
+    """Check that a beam search uses the parameters of a trained net, which has learned to count down.
+
+    The state of the search is a SequenceBatch.
+    """
     names = ("table", "past_w", "past_b", "out_w", "out_b")
 
     def cell(ids, memory):
@@ -177,7 +180,7 @@ def test_search_steps_share_layers_with_training():
         session.run(train_program, {"ids": ids, "following": ids - 1, "memory": memory})
     said, scores, lengths = session.run(infer_program, {"first": ids, "memory": memory})
     assert [said[i, 0, : lengths[i, 0]].tolist() for i in range(7)] == [list(range(n - 1, 0, -1)) for n in range(2, 9)]
-    # The step returns probabilities, and the search applies no second softmax.
+    # The decoder's step returns probabilities. If the beam search applied a softmax to them, the scores would be lower.
     assert float(np.exp(scores[:, 0]).min()) > 0.5
 
 

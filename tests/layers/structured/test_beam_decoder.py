@@ -38,7 +38,7 @@ def decoder(beam, steps):
 
 
 def by_hand(x, w, beam, steps):
-    """Return `(score, ids, state)`, best first, of a search in plain Python; ended hypotheses stay in the beam."""
+    """Return `(score, ids, state)`, best first, of a beam search in plain Python; ended sequences stay in the beam."""
     found = [(0.0, (), x)]
     for _ in range(steps):
         grown = []
@@ -53,7 +53,7 @@ def by_hand(x, w, beam, steps):
 
 
 def hypotheses(outputs, row):
-    """Return the hypotheses of a row: `(score, ids)`. After its end, a hypothesis holds `END` only."""
+    """Return the hypotheses `(score, ids)` that a beam search found for a row; check that `END` pads their ids."""
     ids, scores, lengths, finished = (np.asarray(v[row]) for v in outputs[:4])
     assert (ids.T[np.arange(len(ids))[None] >= lengths[:, None]] == END).all()
     said = [tuple(i[:n].tolist()) for i, n in zip(ids.T, lengths, strict=True)]
@@ -71,7 +71,7 @@ def assert_found(got, wants):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**16), size=st.sampled_from([(1, 8), (2, 6), (4, 7)]))
 def test_decoder_matches_a_python_beam_search(seed, size):
-    """Compare ids, scores, and the cell states after the ids with a search in plain Python."""
+    """Check that a beam search has the ids, scores and final cell states of a beam search in plain Python."""
     w = weights(seed)
     outputs = decoder(*size)(w)
     for row in range(ROWS):
@@ -115,7 +115,7 @@ def test_rows_do_not_know_of_each_other():
 
 
 def test_the_loop_ends_with_the_last_hypothesis():
-    """Check that the cell runs three times, until all hypotheses end, and that skipped steps change no result."""
+    """Check that a beam search runs its cell three times, until all hypotheses end, and returns right hypotheses."""
     numbers = []
 
     def program():
@@ -141,9 +141,9 @@ def test_the_loop_ends_with_the_last_hypothesis():
 
 
 def test_places_without_a_hypothesis():
-    """Check that beams without a hypothesis have the score -inf.
+    """Check a beam search with more beams than possible hypotheses: the unused beams have the score -inf.
 
-    The scores rule out two of the ids, so two steps allow only the hypotheses 1, 2 1 and 2 2 for five beams.
+    The scores rule out two of the four ids. So for five beams, two steps allow only the hypotheses 1, 2 1 and 2 2.
     """
 
     def program():
@@ -159,7 +159,7 @@ def test_places_without_a_hypothesis():
 
 
 def attentive(words, hidden, beam=None):
-    """Return a cell that attends to the words of its row."""
+    """Return the step function of a decoder with attention: each row of ids attends to one sentence in `words`."""
     if beam is not None:
         words = layers.BeamSearchDecoder.tile_beam_merge_with_batch(words, beam)
 
@@ -174,7 +174,7 @@ def attentive(words, hidden, beam=None):
 
 
 def test_attended_sequences_have_rows_for_each_hypothesis():
-    """Check that a decoder with attention over sequences returns the log-probabilities of its ids."""
+    """Check a beam search with attention over sequences: it returns the log-probabilities of the ids that it finds."""
 
     def search():
         words, hidden = layers.data("words", [WIDTH], lod_level=1), layers.data("hidden", [WIDTH])
@@ -207,7 +207,10 @@ def test_log_probability_gradient_matches_the_decoded_path():
     w = weights(3)
 
     def total(given, said=None):
-        """Return the sum of the best log-probabilities, from the decoder, or from scores along the ids in `said`."""
+        """Return the summed log-probability of the best hypothesis of each row, as the decoder returns it.
+
+        With `said`, the ids and lengths of hypotheses, compute the sum from the scores of these ids instead.
+        """
         if said is None:
             return jnp.sum(decoder(2, 3)(given)[1][:, 0])
         ids, lengths = said

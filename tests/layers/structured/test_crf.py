@@ -17,14 +17,14 @@ from fluid import errors, layers
 
 
 def score(row, tags, moves):
-    """Return the scores of tag sequences `[..., time]`, by the definition."""
+    """Compute the scores of tag sequences `[..., time]` of a linear-chain CRF by the defining formula."""
     tags = np.asarray(tags)
     total = moves[0, tags[..., 0]] + moves[1, tags[..., -1]] + row[np.arange(len(row)), tags].sum(-1)
     return total + moves[2 + tags[..., :-1], tags[..., 1:]].sum(-1)
 
 
 def every(row, moves):
-    """Return all tag sequences of a row, and their scores."""
+    """Return all possible tag sequences for a row of the batch, and the score of each tag sequence."""
     found = list(itertools.product(range(row.shape[1]), repeat=len(row)))
     return found, score(row.astype("float64"), found, moves.astype("float64"))
 
@@ -47,7 +47,7 @@ def ragged(lengths, tags, seed, garbage=np.nan):
 
 @functools.cache
 def decoder(tags):
-    """Return a compiled function of arrays and a feed, which returns costs, best tags, and hits of the labels."""
+    """Compile a conditional random field; the function returns costs, best tags, and 1 if a best tag is the label."""
     x, y = ragged([1, 1, 1], tags, 0)
 
     def program():
@@ -78,7 +78,7 @@ def test_cost_and_best_tags_match_an_enumeration(lengths, tags, seed):
 
 @functools.cache
 def differentiated(tags):
-    """Return a compiled function of costs, their weighted sum, and its gradients for inputs and transitions."""
+    """Return a compiled function: costs of a CRF, their weighted sum, and its gradients for inputs and transitions."""
     known = fluid.Program(lambda: cost(*feeds(**dict(zip("xy", ragged([1], tags, 0), strict=True)))))
 
     def total(data, moves, x, y):
@@ -160,7 +160,7 @@ def test_padded_arrays_and_sequence_batches_agree():
 
 
 def test_scores_that_are_far_apart():
-    """Check that costs and gradients are finite if float32 exponentials of the scores are 0 or infinite."""
+    """Check that a CRF has finite costs and gradients if float32 exponentials of its scores are 0 or infinite."""
     x, y = ragged([3], 3, 1)
     x = x.with_data(x.data * 200)
     moves = MOVES * 300

@@ -20,12 +20,12 @@ TIME, LABELS = 5, 3
 
 
 def merged(path, blank):
-    """Return the label of `path`, which has a class for each step: without repetitions and blanks."""
+    """Convert the CTC path `path`, a class for each time step, to its label: merge repetitions, then remove blanks."""
     return [k for k, _ in itertools.groupby(path) if k != blank]
 
 
 def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
-    """Return random logits and labels of these lengths as SequenceBatches, padded with `garbage`."""
+    """Return random logits of `times` steps and labels of `lengths` steps as SequenceBatches, padded with `garbage`."""
     rng = np.random.default_rng(seed)
     x = np.full((len(times), TIME, classes), garbage, "float32")
     y = np.full((len(times), LABELS, 1), -9 if np.isnan(garbage) else 0)
@@ -38,7 +38,7 @@ def ragged(times, lengths, classes, blank, seed, garbage=np.nan):
 
 @functools.cache
 def differentiated(classes, blank, norm_by_times=False):
-    """Return a compiled function of costs, their weighted sum, and its gradient for the logits."""
+    """Return a compiled function that computes CTC costs, their weighted sum, and the gradient of the sum."""
     x, y = ragged([1], [1], classes, blank, 0)
     known = fluid.Program(lambda: layers.warpctc(*feeds(x=x, y=y), blank=blank, norm_by_times=norm_by_times))
 
@@ -72,7 +72,7 @@ def test_cost_sums_over_all_alignments(times, lengths, blank, seed):
             continue
         each = np.array([sum(logs[t, k] for t, k in enumerate(p)) for p in said])
         np.testing.assert_allclose(costs[i], -np.logaddexp.reduce(each), rtol=1e-4, atol=1e-5)
-        # The gradient of a logit is its probability less the share of alignments that choose its class at this step.
+        # The CTC gradient of a logit is its softmax minus the share of alignments that have its class at this step.
         want = np.zeros(x.shape[1:])
         want[: len(row)] = np.exp(logs)
         for path, share in zip(said, np.exp(each - np.logaddexp.reduce(each)), strict=True):
@@ -146,7 +146,8 @@ def test_extreme_and_infinite_logits_have_finite_gradients():
     want = optax.ctc_loss(shifted, np.zeros((2, 5)), y.data[..., 0], np.zeros((2, 3)))
     np.testing.assert_allclose(costs, want, rtol=1e-5)
     assert np.isfinite(slopes).all()
-    # The blank has the probability 0, so labels with repetitions are impossible.
+    # In CTC, two equal neighbours in a label need a blank between them. Here, the blank has the probability 0, so
+    # labels with equal neighbours are impossible.
     never = x.with_data(np.where(np.arange(4) == 0, -np.inf, x.data))
     y.data[:, :, 0] = [[1, 2, 3], [1, 1, 2]]
     costs, slopes = gradients(never, y)

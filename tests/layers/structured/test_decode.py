@@ -68,7 +68,7 @@ def test_teacher_forcing_is_a_recurrence():
 
 @functools.cache
 def adder(impute, bound, time_major):
-    """Return a compiled function that decodes arrays; the decoder's state is the sum of its inputs."""
+    """Return a compiled function that runs a decoder on arrays; the decoder's state is the sum of the inputs so far."""
 
     def program():
         x, n = layers.data("x", [5, SIZE]), layers.data("n", [1], "int64")
@@ -92,7 +92,10 @@ def adder(impute, bound, time_major):
     time_major=st.booleans(),
 )
 def test_decoding_runs_until_all_rows_finish(lengths, impute, bound, time_major):
-    """Check that rows run until the last row finishes, unless `impute` freezes them; skipped outputs are zeros."""
+    """Check that decoding continues for all rows until the last row finishes.
+
+    With `impute`, a finished row keeps its state. Outputs after the last computed step are zeros.
+    """
     x = real(3, 5, SIZE)
     said, last, counts = adder(impute, bound, time_major)({"x": x, "n": np.array(lengths)[:, None]})
     steps = 5 if bound is None else min(5, bound + 1)
@@ -110,7 +113,7 @@ def test_decoding_runs_until_all_rows_finish(lengths, impute, bound, time_major)
 
 @pytest.mark.parametrize("time_major", [False, True])
 def test_sequences_are_their_rows(time_major):
-    """Check that a row decodes as it does alone, with NaN as padding and rows of other lengths beside it."""
+    """Check that `dynamic_decode` has equal results for a row alone and for the row in a minibatch padded with NaN."""
 
     def program():
         x = layers.data("x", [SIZE], lod_level=1)
@@ -218,7 +221,8 @@ def test_sampled_ids_follow_their_probabilities(softmax, temperature):
     ids = np.asarray(run(program, {"logits": np.tile(logits, (200, 1))}).outputs[0])
     wanted = np.exp(logits / (temperature or 1))
     wanted /= wanted.sum()
-    # There are 8000 draws, so the tolerance is four standard deviations of each share.
+    # With 8000 draws, the share of an id has a standard deviation of at most 0.5 / sqrt(8000). The test allows four
+    # standard deviations.
     np.testing.assert_allclose(np.bincount(ids.ravel()) / ids.size, wanted, atol=4 * 0.5 / np.sqrt(ids.size))
     follows = np.mean(ids[:, 1:] == ids[:, :-1])
     assert abs(follows - np.sum(wanted**2)) < 0.03, "a step draws as the one before did"
@@ -234,7 +238,7 @@ def test_a_seed_fixes_the_draws():
 
 
 class Scheduled(layers.TrainingHelper):
-    """A helper that passes given inputs to even steps, and ten times the previous outputs to odd steps."""
+    """A decoding helper: the input of an even step is given; the input of an odd step is ten times the last output."""
 
     def next_inputs(self, time, outputs, states, sample_ids):
         finished, inputs, states = super().next_inputs(time, outputs, states, sample_ids)
@@ -254,7 +258,7 @@ def test_a_custom_helper_chooses_the_next_input():
 
 
 class Doubled(layers.BasicDecoder):
-    """A decoder whose inputs are twice the outputs of its helper."""
+    """A decoder that doubles the next inputs, which its helper (the object that chooses inputs) returns."""
 
     def step(self, time, inputs, states, **arguments):
         outputs, states, inputs, finished = super().step(time, inputs, states, **arguments)

@@ -12,7 +12,7 @@ from fluid import errors, layers
 
 IDS, WIDTH, HEADS, END = 11, 8, 2, 0
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 3]]
-# These are the logits of the next id in tests where the next id does not depend on the text.
+# In some tests of text generation, the model does not read the text: these are its logits for every next id.
 LOGITS = np.array([0.3, 2.0, -1.0, 1.2, 0.0, 2.1], "float32")
 
 
@@ -124,7 +124,7 @@ def constant(ids, state):
 
 
 def shares(rows=4096, feed=None, **arguments):
-    """Return the share of each id among `rows` drawn ids."""
+    """Generate one random id for each of `rows` prompts; return the share of each id."""
 
     def drawing():
         prompt = layers.data("prompt", shape=[1], dtype="int64")

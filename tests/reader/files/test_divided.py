@@ -26,7 +26,7 @@ shuffles = st.sampled_from([{}, {"shuffle": True, "buf_size": 1}, {"shuffle": Tr
 
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory):
-    """Write generated files of each format, and return their patterns."""
+    """Write generated files of each format, and return a dict from formats to glob patterns of the paths."""
     return written_files.write_all(tmp_path_factory.mktemp("files"), COUNTS)
 
 
@@ -133,7 +133,7 @@ def test_files_without_rows_of_a_process_stay_closed(tmp_path, opened):
     pattern = written_files.write(tmp_path, "npz", [2] * 8)
     for index in range(2):
         rows = reader.files(pattern)
-        # This first row reads the metadata of the files, which the counter must not contain.
+        # To read a first row, the reader opens all files for their metadata. The test counts only later openings.
         next(rows()).clear()
         opened.clear()
         of_process(reader.batch(rows, 8), share(index, 2))

@@ -97,7 +97,7 @@ def test_a_damaged_file_is_named_after_its_good_rows(format, tmp_path):
 
 
 def test_every_damage_of_a_tar_file_is_reported(tmp_path):
-    """Cut the file at every half block, double it, or damage a header, because tarfile hides a damaged header."""
+    """Check that a reader refuses cut and doubled tar files, and damaged headers, which tarfile hides."""
     path = tmp_path / "a.tar"
     written_files.webdataset(path, written_files.rows_of(3))
     data = path.read_bytes()
@@ -107,7 +107,7 @@ def test_every_damage_of_a_tar_file_is_reported(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(errors.ReaderError, match=r"a\.tar"):
             list(reader.files(path, columns=["cls"]))
-    path.write_bytes(data[: end + 512])  # an archive may also end in a single block of zeros
+    path.write_bytes(data[: end + 512])  # a tar archive may end in one block of zeros instead of two blocks
     assert len(list(reader.files(path))) == 3
 
 

@@ -57,9 +57,9 @@ def test_a_changed_file_is_detected_by_its_etag(store, options, tmp_path):
     store.pipe("data/changing/a.csv", b"id\n1\n")
     rows = fluid.reader.files("s3://data/changing/*.csv", storage_options=options)
     next(rows())
-    store.pipe("data/changing/a.csv", b"id\n1\n")  # the same contents are written again
+    store.pipe("data/changing/a.csv", b"id\n1\n")  # the same contents are written again, so the ETag is the same
     fluid.reader.files("s3://data/changing/*.csv", storage_options=options).restore(rows.state())
-    store.pipe("data/changing/a.csv", b"id\n2\n")  # other contents of the same size
+    store.pipe("data/changing/a.csv", b"id\n2\n")  # the file gets other contents of the same size
     with pytest.raises(errors.ArgumentError, match=r"'a\.csv' is new, gone, or has another size, version"):
         fluid.reader.files("s3://data/changing/*.csv", storage_options=options).restore(rows.state())
 

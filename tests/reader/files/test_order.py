@@ -1,4 +1,4 @@
-"""The order of rows: only seed and epoch change it, positions in it are exact, and shards partition it."""
+"""The order of rows: only seed and epoch change it, a reader resumes exactly in it, and shards partition the rows."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ shuffles = st.one_of(st.just({}), st.integers(1, 70).map(lambda n: {"shuffle": T
 
 @pytest.fixture(scope="module")
 def patterns(tmp_path_factory):
-    """Write generated files of each format, and return their patterns."""
+    """Write generated data files in each format, and return the file name patterns by format."""
     return written_files.write_all(tmp_path_factory.mktemp("files"), COUNTS)
 
 
@@ -157,7 +157,7 @@ def test_a_restored_pass_skips_files_before_its_position(patterns, monkeypatch):
             yield stream
 
     rows = reader.files(patterns["npz"], parallel=1)
-    assert len(list(rows())) == TOTAL  # the first pass counts the rows of each file
+    assert len(list(rows())) == TOTAL  # the first iteration counts the rows of each file
     rows.restore({**rows.state(), "epoch": 0, "given": TOTAL - 3})
     monkeypatch.setattr(listing.File, "open", noted)
     assert ids(rows) == [TOTAL - 3, TOTAL - 2, TOTAL - 1]

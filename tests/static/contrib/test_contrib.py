@@ -34,7 +34,7 @@ def gru_step(x, states, params):
 
 
 def by_hand(step, params, init, lengths):
-    """Run bidirectional recurrent layers over X in NumPy; `params[layer][direction]` and `init[layer][direction]`."""
+    """Run bidirectional recurrent layers over X in NumPy; index `params` and `init` by layer, then by direction."""
     outputs, last = [], {}
     for way in (0, 1):
         x = X
@@ -138,7 +138,8 @@ def test_decorated_optimizers_train_in_half_precision():
             assert len(pairs) == 4 and scope_value("fc_0.w_0").dtype == "float32"
             trained.append(found)
     losses = [[float(results[0]) for results in found] for found in trained]
-    # In half precision, the first step overflows at the initial loss scale and changes nothing, so losses lag one step.
+    # In half precision, the first step overflows at the initial loss scale and changes nothing. So each later loss
+    # equals the loss of float32 one step earlier.
     np.testing.assert_allclose(losses[1], [losses[0][0], *losses[0][:-1]], rtol=0.01)
     assert losses[1][0] != losses[0][0]
     assert [results[1].dtype for results in (trained[0][0], trained[1][0])] == ["float32", "float16"]

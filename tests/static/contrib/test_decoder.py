@@ -32,7 +32,7 @@ def started(startup):
 
 
 def searched(net, states, likes_to_end, feed=()):
-    """Run a decoder with random weights; return the sentences and scores of each source, and the weights."""
+    """Run a beam search with random weights; return the sentences and scores for each input, and the weights."""
     draw = np.random.default_rng(1)
     with fresh() as (main, startup):
         ids = pd.data("ids", shape=[1], dtype="int64", lod_level=2)

@@ -14,7 +14,10 @@ END = 1
 
 
 def decoder(context, beam_size, max_length, by_switch=False):
-    """Build the decoder of the book; `by_switch` builds the variant that ends its loop by a Switch."""
+    """Build the decoder of chapter 8 of the PaddlePaddle book.
+
+    If `by_switch` is True, a `Switch` in the program ends the decoding loop.
+    """
     array_len = pd.fill_constant(shape=[1], dtype="int64", value=max_length)
     counter = pd.zeros(shape=[1], dtype="int64", force_cpu=True)
 
@@ -69,7 +72,7 @@ def decoder(context, beam_size, max_length, by_switch=False):
 
 
 def by_hand(state, weights, beam_size, max_length):
-    """Search in Python from the initial state of one source; return the sentences as `(ids, score)`, best first."""
+    """Run a beam search in plain Python from the initial state of one input; list `(ids, score)`, best first."""
     rows = [([START], 0.0, state)]
     for _ in range(max_length):
         found = []
@@ -141,7 +144,7 @@ def test_a_search_outside_a_loop_is_refused():
 
 
 def test_variables_that_a_search_assigns():
-    """Assign the state of a search to outer variables, as Transformers of 2018 do; sources stay separate."""
+    """Check a beam search whose loop assigns to variables outside the loop; each sentence is decoded as if alone."""
     draw = np.random.default_rng(7)
     encoded = draw.normal(size=(3, 4, WIDTH)).astype("float32")
     beam_size = 3

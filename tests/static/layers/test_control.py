@@ -173,7 +173,7 @@ def test_switch_takes_the_first_true_case(x, wanted):
 
 
 def test_a_switch_inside_a_loop():
-    """Double a value up to a limit; only one branch of the Switch writes the new value and increments its index."""
+    """Check a While loop that doubles a value; one branch of a Switch writes the value, the other ends the loop."""
     with fresh() as programs:
         x = layers.data("x", shape=[1], append_batch_size=False)
         counter = layers.zeros([1], "int64")
@@ -286,7 +286,7 @@ def test_step_counters_advance_only_in_training_runs():
 
 
 def test_a_parameter_is_assigned():
-    """Copy one parameter to another in a second program, as for a target network."""
+    """Check that a second program copies one parameter to another, as for the target network of Q-learning."""
     with fresh() as (main, startup):
         x = layers.data("x", shape=[2])
         loss = layers.mean(layers.fc(x, size=1, param_attr="fast", bias_attr=False))
@@ -385,7 +385,10 @@ def test_a_block_in_a_program_function_is_refused():
 
 
 def of_trainers(library, guess):
-    """Train a net `guess` on fixed rows; return the losses of the Trainer and the predictions of an Inferencer."""
+    """Train the net that `guess(x)` builds on fixed rows; return the losses, and the predictions of an Inferencer.
+
+    The layers of the loss come from `library`, which is `fluid` or `fluid.static`.
+    """
     rows = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 
     def infer_program():

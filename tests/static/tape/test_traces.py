@@ -13,7 +13,7 @@ X = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
 
 @pytest.fixture
 def traced():
-    """Return an object with a user layer, `layer`, and the number of calls of this layer, `count`."""
+    """Return an object with a method `layer`, a layer written by a user, and `count`, the number of its calls."""
 
     class Traced:
         count = 0
@@ -57,6 +57,6 @@ def test_grouped_convolutions_are_tried_in_their_plain_form(monkeypatch):
     monkeypatch.setattr(jax.lax, "conv_general_dilated", lambda *a, **k: made.append(1) or convolve(*a, **k))
     with fresh():
         y = layers.conv2d(layers.data("x", shape=[64, 6, 6]), num_filters=64, filter_size=3, padding=1, groups=16)
-    # The layer is tried at two batch sizes, with one convolution each. For training on a CPU, a grouped convolution
-    # becomes one convolution for each block of channels.
+    # To find its output shape, fluid traces the layer at two batch sizes, with a single convolution each time. A
+    # training on a CPU would run a grouped convolution as several convolutions, one for each block of channels.
     assert (y.shape, len(made)) == ((-1, 64, 6, 6), 2)

@@ -1,4 +1,4 @@
-"""Checkpoints of a custom loop: an interrupted or killed loop continues, and ends with the bits of a whole loop."""
+"""Checkpoints of a custom training loop: a killed loop continues, and ends with the same bits as an unbroken loop."""
 
 import logging
 import pathlib

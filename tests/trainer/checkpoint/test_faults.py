@@ -77,7 +77,8 @@ def test_row_03_exception_passes_unchanged_and_checkpoints_stay_whole(tmp_path):
         folder = tmp_path / str(number)
         with pytest.raises(ZeroDivisionError) as caught:
             trainer(folder, config={"step_interval": 2}).train(reader, event_handler=handler)
-        # The only note is from the failing reader, and names its minibatch; the failing handler adds no note.
+        # In both turns, the error has one note. The failing reader adds the number of its minibatch; then the failing
+        # handler adds none.
         assert caught.value is error and len(error.__notes__) == 1
         assert names_in(folder) == ["2", "4"] and Folder(folder).flaw(4) is None
         with Folder(folder).locked():
@@ -158,7 +159,7 @@ def test_row_09_out_of_memory_error_names_the_remedy(tmp_path):
 
     def reader():
         yield (np.ones((8, 1), "float32"),)
-        yield (np.ones((3_000_000, 1), "float32"),)  # `pairs` needs a matrix of 36 TB for these rows
+        yield (np.ones((3_000_000, 1), "float32"),)  # the products of all pairs of these rows need 36 TB
 
     mine = trainer(tmp_path, pairs, config={"step_interval": 1})
     with pytest.raises(Exception, match="RESOURCE_EXHAUSTED|[Oo]ut of memory") as caught:
@@ -205,7 +206,7 @@ def test_row_12_reading_thread_exception_reaches_the_caller(tmp_path):
         mine.train(fluid.reader.buffered(breaking, 4))
     assert "breaking" in [f.name for f in traceback.extract_tb(caught.tb)]
     assert threading.active_count() == before
-    mine.train(fluid.reader.buffered(lambda: iter(arrays()), 4))  # continues after the two trained minibatches
+    mine.train(fluid.reader.buffered(lambda: iter(arrays()), 4))  # training resumes after the two trained minibatches
     assert int(mine.session.scope.step) == 6
 
 

@@ -128,7 +128,7 @@ def test_row_01_kill_within_batched_steps_resumes_same_bits(start, whole, tmp_pa
 
 
 def note(lines, said):
-    """Add printed lines to `lines` by step; check that repeated steps print the same lines and no step is missing."""
+    """Add the lines that a process printed to `lines`, by step; check that repeated steps print equal lines again."""
     said = [line for line in said if not line.startswith("ended")]
     steps = [int(line.split()[0]) for line in said]
     if steps:
@@ -144,7 +144,7 @@ def test_row_02_signal_ends_the_step_and_saves(number, codes, start, whole, tmp_
     assert code in codes, log
     assert "training ends after this step" in log
     done = len(said)
-    assert (tmp_path / str(done)).is_dir()  # the signal saves the last step, whatever `step_interval` is
+    assert (tmp_path / str(done)).is_dir()  # the signal saves the last trained step, for any `step_interval`
     said, log, code = run(start(tmp_path))
     assert code == 0 and int(said[0].split()[0]) == done, log
     assert said[-1] == f"ended {whole[1]}"
@@ -172,7 +172,7 @@ def test_row_25_full_disk_is_reported_and_training_continues(start, whole, tmp_p
 
 
 def test_row_25_checkpoints_before_a_full_disk_survive(start, tmp_path):
-    run(start(tmp_path, "full"), 16, kill_after(0))  # the disk is full from line 8 to line 21
+    run(start(tmp_path, "full"), 16, kill_after(0))  # a full disk from step 8 to step 21
     steps = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert steps and steps[-1] <= 8
     said, log, code = run(start(tmp_path))

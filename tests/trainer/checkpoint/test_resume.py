@@ -113,7 +113,7 @@ def assert_same_batches(found, expected):
 
 
 def seen_values(into, **options):
-    """Return a handler like `seen_by` that records sequences as padded arrays, so tests compare the padding too."""
+    """Return an event handler that records the feeds of all steps, with the padding of sequences, for comparisons."""
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):
@@ -245,7 +245,7 @@ def test_row_02_next_call_continues_after_ctrl_c(tmp_path):
 
         with pytest.raises(KeyboardInterrupt):
             mine.train(reader, num_epochs=2, event_handler=on_event)
-        # The step that SIGINT interrupted ran to its end, and its handlers too.
+        # SIGINT came within a step; before KeyboardInterrupt, this step and its handlers ran to the end.
         assert len(seen) == len(ends) == int(mine.session.scope.step) == 4
         mine.train(reader, num_epochs=2, event_handler=seen_by(seen))
         assert [s[:2] for s in seen] == [(epoch, step) for epoch in range(2) for step in range(6)]
@@ -328,7 +328,7 @@ def test_row_16_opaque_reader_skips_minibatches_without_feeding(tmp_path, caplog
     monkeypatch.setattr(fluid.reader.feeder.Feeder, "feed", lambda *a: (fed.append(a[2]), feed(*a))[1])
     trainer(tmp_path).train(generator)
     assert "4 minibatches of epoch 0 are read and dropped" in caplog.text
-    assert fed == [3, 4, 5]  # minibatch 3, the last trained one, is fed only to compare it
+    assert fed == [3, 4, 5]  # minibatch 3 was trained before; it is fed to check that the reader has the same order
 
 
 def test_row_16_another_order_is_noticed(tmp_path):
@@ -355,7 +355,7 @@ def test_row_17_changed_reader_raises_and_loses_nothing(reader, message, tmp_pat
     with pytest.raises(errors.FluidError, match=message):
         resumed.train(reader)
     assert int(resumed.session.scope.step) == 4
-    resumed.train(generator)  # with the original reader, training continues after step 4
+    resumed.train(generator)  # with the unchanged reader, training continues after step 4
     assert int(resumed.session.scope.step) == 6
 
 

@@ -24,7 +24,7 @@ WEIGHT = np.array([[0.5], [-1.0], [2.0]], "float32")
 SCORE = 1 / (1 + np.exp(-X.astype("float64") @ WEIGHT))
 ERROR = SCORE - Y
 STEPS = np.concatenate(WORDS).astype("float64")
-# `measures` rounds scores to multiples of 1/EDGES. So each score has its own bin in `layers.auc`, whose area is exact.
+# Scores are rounded to multiples of 1/EDGES. So each score has a separate bin in `layers.auc`, and the AUC is exact.
 EDGES = 1024
 
 
@@ -107,7 +107,7 @@ def wanted():
 
 
 def cut(sizes):
-    """Return a reader whose minibatches have `sizes` rows, repeated in this order until all rows are read."""
+    """Return a reader of all rows, in minibatches of the sizes `sizes`; after the last size, the first one follows."""
 
     def reader():
         start, i = 0, 0

@@ -37,7 +37,7 @@ def data(batch_size=8):
 
 
 def by_hand(params, hidden=None):
-    """Return the values of the program by name, computed with NumPy; an array `hidden` replaces the hidden layer."""
+    """Compute the net with NumPy, and return all values by name; if `hidden` is given, it replaces the hidden layer."""
     params = {name: np.asarray(value) for name, value in params.items()}
     hidden = np.tanh(X @ params["hidden.w_0"] + params["hidden.b_0"]) if hidden is None else hidden
     guess = hidden @ params["guess.w_0"] + params["guess.b_0"]

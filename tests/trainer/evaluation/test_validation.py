@@ -237,7 +237,7 @@ def test_best_before_an_interruption_is_restored_after_resume():
     assert_same(trainer.params, kept[1])
     again = trainer.train(
         source, 4, handlers=[Scripted([9, 8, 9, 9])], restore_best=("score", "min")
-    )  # a new training, which does not know the best value of the previous training
+    )  # this call begins a new training, so the best value of the previous training no longer counts
     assert again["score"] == [9, 8, 9, 9]
     assert not np.array_equal(trainer.params["fc_0.w_0"], kept[1]["fc_0.w_0"])
 
@@ -260,7 +260,7 @@ def test_best_before_a_kill_is_restored_after_resume(tmp_path):
     broken, resumed = run("broken")
     assert_same(broken.params, {n: np.array(v) for n, v in plain.params.items()})
     assert dict(resumed) == dict(history)
-    finished, again = run("broken")  # all epochs are done: the Trainer has the best parameters
+    finished, again = run("broken")  # a third run trains no epoch, and its Trainer has the best parameters
     assert_same(finished.params, {n: np.array(v) for n, v in plain.params.items()})
     assert dict(again) == dict(history)
 
@@ -296,7 +296,7 @@ def test_save_best_saves_the_tested_average(tmp_path):
     assert_same(saved.params, kept[best])
     assert saved.test(test_reader())["loss"] == told[best] == history["test_loss"][best]
     assert not trainer.session.engine.replaced
-    # The averages replace the parameters only during a test, so the Trainer has its trained parameters again.
+    # TestEvery replaces the parameters by their averages, but only during its tests. So this test uses the parameters.
     assert trainer.test(test_reader())["loss"] != told[-1]
 
 
@@ -326,7 +326,7 @@ def test_value_announced_for_an_average_saves_the_average(inside, tmp_path):
     tested, other = tmp_path / "tested.params", tmp_path / "other.params"
     trainer.train(reader(), 1, handlers=[H.SaveBest(tested, "mine", "min"), H.SaveBest(other, "norm", "min"), Mine()])
     assert_same(make(param_path=tested).params, averaged(trainer))
-    # The value "norm" comes from no test of the averages, so SaveBest saves the current parameters for it.
+    # The handler announces "norm" without a test of the averages, so SaveBest saves the current parameters.
     assert_same(make(param_path=other).params, {n: np.array(v) for n, v in trainer.params.items()})
 
 
@@ -450,7 +450,10 @@ def test_table_of_fresh_starts_has_every_handler():
 
 
 def seen_of(handler, folder, trainer):
-    """Train with `handler`; return the announcements, number of steps, parameters, best value and files."""
+    """Train with `handler`; return the results of the training and of the handler, to compare two handlers.
+
+    The results are the announced metrics, the number of steps, the parameters, the best value and the files.
+    """
     told = []
     trainer.train(
         reader(),
@@ -480,8 +483,9 @@ def test_reused_handler_starts_fresh_in_another_trainer(name, tmp_path, monkeypa
         return make(SGD(0.05), checkpoint_config=fluid.CheckpointConfig(folder, step_interval=None))
 
     first = trained(folders[2])
-    first.train(reader(), 2, handlers=[used, Scripted([0.5, 0.5])])  # 0.5 is the best value of both trainings
-    for path in folders[0].glob("*.*"):  # only the files of the next training are compared
+    # A handler that kept the best value 0.5 would find no better value in the next training (values 4 and 3).
+    first.train(reader(), 2, handlers=[used, Scripted([0.5, 0.5])])
+    for path in folders[0].glob("*.*"):  # deletes files of the first training; only the second is compared
         path.unlink() if path.is_file() else None
     found = seen_of(used, folders[0], trained(folders[3]))
     assert found == seen_of(MAKERS[name](folders[1]), folders[1], trained(folders[4]))
@@ -611,10 +615,10 @@ def test_history_of_interrupted_long_epoch_equals_uninterrupted(tmp_path):
 
 @pytest.mark.parametrize("near", [True, False])
 def test_unread_epoch_metrics_do_not_block_the_step(near, monkeypatch):
-    """Check that training reads metrics only IN_FLIGHT or more steps later, and computes the right means from them.
+    """Check that training does not wait for metrics: it reads a metric only IN_FLIGHT or more steps later.
 
-    With `near`, arrays are in the memory of the host. Without `near`, reading a metric is expensive, so training reads
-    the metrics of many steps in one read.
+    The means of each epoch must still be right. With `near`, arrays are in the memory of the host. Without `near`,
+    reading a metric is expensive, so training reads the metrics of many steps in one read.
     """
     from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
@@ -670,7 +674,7 @@ def test_test_keeping_many_rows_warns_once_with_fix(monkeypatch):
     np.testing.assert_array_equal(trainer.test(test_reader())["guess"], kept)
     scalars = make().test(test_reader(), fetch=["loss", "worst", "off"])
     assert list(scalars.keys()) == ["loss", "worst", "off"]
-    assert len(make().test(test_reader(), fetch=["guess"])[0]) == 21  # rows that `fetch` names cause no warning
+    assert len(make().test(test_reader(), fetch=["guess"])[0]) == 21  # no warning, because the user fetches these rows
     make().train(reader(), 1, test_reader=test_reader(), restore_best=True)  # a test during training keeps no rows
 
 

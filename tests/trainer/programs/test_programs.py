@@ -46,12 +46,12 @@ def test_custom_loop_gives_the_same_bits(whole):
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             assert np.array_equal(a, b)
     assert int(mine.session.scope.step) == int(hand.scope.step) == 21
-    assert len(mine.session.compilations) == 2 + 2  # two programs, each with two minibatch sizes
+    assert len(mine.session.compilations) == 2 + 2  # two programs, each compiled for two minibatch sizes
 
 
 @pytest.mark.parametrize("cut", [3, 7])
 def test_aborted_training_resumes_to_the_same_bits(cut, whole, tmp_path):
-    """Check that training continues from an older checkpoint after an error, which saves nothing, just like kill -9."""
+    """Check that training resumes after an exception, which saves nothing: it continues from an older checkpoint."""
     first, turns = [], []
 
     def fail(event):
@@ -174,7 +174,7 @@ def test_keep_best_follows_the_loss_of_its_program(tmp_path):
 
 def test_nan_report_finds_the_step_and_its_program():
     columns = {name: column.copy() for name, column in COLUMNS.items()}
-    columns["noise"][21, 1] = np.nan  # row 21 is in the third minibatch, which the generator reads
+    columns["noise"][21, 1] = np.nan  # row 21 is row 5 of the third minibatch, for the generator
     mine = trainer()
     with (
         pytest.warns(errors.FluidWarning, match="NaN"),
@@ -185,7 +185,7 @@ def test_nan_report_finds_the_step_and_its_program():
     assert int(mine.session.scope.step) == 2 and all(np.isfinite(v).all() for v in mine.params.values())
 
 
-# Tests of schedules and readers.
+# Tests of several programs in one training: the order of their steps, and their readers.
 
 
 @given(counts=st.lists(st.integers(1, 4), min_size=1, max_size=4), step=st.integers(0, 200))
@@ -214,7 +214,7 @@ SCHEDULES = {
 
 
 def turned(sizes, schedule, leading=0, first=0):
-    """Return Turns over two readers of `sizes` minibatches; each minibatch is the numbers (reader, pass, minibatch)."""
+    """Return Turns, which alternates between readers of `sizes` minibatches; a minibatch is (reader, epoch, number)."""
     rows = [fluid.reader.base.Reader(_counting(number, size), number) for number, size in enumerate(sizes)]
     given = (lambda step: (step // 2) % 2) if schedule == "function" else schedule
     return Turns([minibatches(reader) for reader in rows], schedule_of(given, ["a", "b"], 0), leading, first)
@@ -229,12 +229,13 @@ def _counting(number, size):
 
 
 def expected(sizes, schedule, leading, epochs):
-    """Yield the list of items that `turned` must yield in each epoch, computed step by step."""
+    """Yield the minibatches of each epoch when two readers take turns by a schedule, computed step by step."""
     passes, at, step = [0, 0], [0, 0], 0
     for epoch in range(epochs):
         found = []
         ends = epoch % 2 if schedule == "epoch" else leading
-        if at[ends]:  # the leading reader begins a new pass in each epoch
+        # At the start of an epoch, the leading reader (the reader whose end ends the epoch) begins again.
+        if at[ends]:
             passes[ends], at[ends] = passes[ends] + 1, 0
         while True:
             which = SCHEDULES[schedule](step, epoch)
@@ -287,7 +288,7 @@ def numbers(*values):
 
 
 def trained_on(mine, given, epochs=1, **options):
-    """Train; return the program and the fed number of each step as one string, such as "a1 b3"."""
+    """Train several programs; return the program and the fed number of each step in one string, such as "a1 b3"."""
     seen = []
 
     def note(event):
@@ -302,7 +303,7 @@ def test_epoch_is_a_pass_of_the_leading_reader():
     given = {"a": numbers(1, 2), "b": numbers(3, 4, 5)}
     mine = fluid.Trainer([task("a"), task("b")])
     assert trained_on(mine, given, 2) == "a1 b3 a2 b4 a1 b5 a2 b3"
-    assert trained_on(mine, given) == "a1 b3 a2 b4"  # a new call starts all readers again
+    assert trained_on(mine, given) == "a1 b3 a2 b4"  # a new call of `train` starts all readers again
     mine = fluid.Trainer([task("a"), task("b")], epoch_of="b")
     assert trained_on(mine, given) == "a1 b3 a2 b4 a1 b5 a2"
     mine = fluid.Trainer([task("a"), task("b")], schedule="epoch")
@@ -359,7 +360,7 @@ def test_shared_optimizer_has_a_rate_per_program():
 
 
 def refine():
-    """Return the loss of a program whose feed `made` is an output of the generator."""
+    """Return the loss of a second program, whose feed `made` is an output of the program `generator`."""
     made = layers.data("made", shape=[2])
     return {"loss": layers.mean(layers.square(layers.fc(made, size=1, name="refine")))}
 
