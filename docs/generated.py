@@ -138,9 +138,17 @@ def _divided(name: str, text: str) -> dict[str, str]:
 
 
 def plain(lines: list[str]) -> list[str]:
-    """Return the lines of a docstring as reStructuredText: single backquotes are code, and asterisks are asterisks."""
+    """Return the lines of a docstring as reStructuredText.
+
+    Single backquotes are code, asterisks are asterisks, and `docs/NAME.md` is a link to the page.
+    """
     parts = re.split(r"(`[^`]+`)", "\n".join(lines))
-    return "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts)).split("\n")
+    return "".join(_code(part) if i % 2 else _escaped(part) for i, part in enumerate(parts)).split("\n")
+
+
+def _code(part: str) -> str:
+    page = re.fullmatch(r"`docs/([\w-]+)\.md`", part)
+    return f":doc:`/{page[1]}`" if page else f"`{part}`"
 
 
 def _escaped(text: str) -> str:
