@@ -48,7 +48,7 @@ class Model(NamedTuple):
         return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if self.layout == "NCHW" else x
 
     def train_program(self) -> Any:
-        """Return the loss of the model in fluid."""
+        """Return the loss of the model, computed by layers of fluid."""
         return loss_of(self.inference_program)
 
     def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:

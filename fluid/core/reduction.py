@@ -617,14 +617,14 @@ def find_reductions(
       known: for each output its rule, or None if the rule must be found.
     """
     (batch, given), (other, more) = feeds.items()
-    first, asked = _trace(run, arrays, batch, given)
+    first, wanted = _trace(run, arrays, batch, given)
     second = None
     with contextlib.suppress(Exception):  # some program functions work for one batch size only
         second, _ = _trace(run, arrays, other, more)
-    single = [rule if one.reduced is None else None for one, rule in zip(asked, known, strict=True)]
-    noted = [rule or said for one, rule in zip(asked, single, strict=True) for said in one.known]
+    single = [rule if one.reduced is None else None for one, rule in zip(wanted, known, strict=True)]
+    noted = [rule or said for one, rule in zip(wanted, single, strict=True) for said in one.known]
     found = iter(reductions_of(first, second, noted))
-    return [_whole(one.reduced, [next(found) for _ in one.known]) for one in asked]
+    return [_whole(one.reduced, [next(found) for _ in one.known]) for one in wanted]
 
 
 def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
@@ -637,7 +637,7 @@ def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
 def _trace(
     run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, Any]
 ) -> tuple[TestTrace, list[_WantedOutput]]:
-    asked: list[_WantedOutput] = []
+    wanted: list[_WantedOutput] = []
     named: list[tuple[str, str]] = []
 
     def traced(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
@@ -650,7 +650,7 @@ def _trace(
             if reduced is not None and reduced.function is None:
                 reduced = None
             parts = [output] if reduced is None else reduced.parts
-            asked.append(_WantedOutput(reduced, [said_of(frame, part) for part in parts]))
+            wanted.append(_WantedOutput(reduced, [said_of(frame, part) for part in parts]))
             values.extend(parts)
         rules = {name: said_of(frame, value) for name, value in frame.made.values.items()}
         noted = {name: rule for name, rule in rules.items() if rule is not None}
@@ -663,4 +663,4 @@ def _trace(
     values, made, weights = jax.tree.unflatten(jax.tree.structure(shapes), jaxpr.outvars)
     given = jaxpr.invars[len(jax.tree.leaves(arrays)) :]
     noted = [Noted(*name, value, weight) for name, value, weight in zip(named, made, weights, strict=True)]
-    return TestTrace(batch, jaxpr, given, values, noted), asked
+    return TestTrace(batch, jaxpr, given, values, noted), wanted

@@ -328,7 +328,7 @@ class _Tracker(Logger):
         self._log(step, values)
 
     def state(self) -> dict[str, Any]:
-        """Write all complete means to the experiment tracker, and return what a checkpoint must store, as JSON.
+        """Write all completed means to the experiment tracker, and return the rest as JSON for a checkpoint.
 
         The result has the means that are not complete yet, and the id of the run in the tracker.
         """

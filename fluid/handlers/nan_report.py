@@ -46,9 +46,9 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
     Returns:
       The value, with its name and loop iteration; None if all named values inside are finite.
     """
-    looking = _NonFiniteSearch(rows)
-    level = looking.level(closed.jaxpr, closed.consts, [target])
-    return looking.search(level, level.run(arguments)[1])
+    search = _NonFiniteSearch(rows)
+    level = search.level(closed.jaxpr, closed.consts, [target])
+    return search.search(level, level.run(arguments)[1])
 
 
 class _FunctionEquations:

@@ -28,7 +28,7 @@ class Warned:
 
 
 # The pairs of function and argument that have caused a warning in this process: each pair warns only once.
-_told: set[tuple[Callable[..., Any], str]] = set()
+_warned: set[tuple[Callable[..., Any], str]] = set()
 
 
 class BriefSignature(inspect.Signature):
@@ -99,9 +99,9 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
 
 
 def _tell(function: Callable[..., Any], argument: str, reason: Warned) -> None:
-    if (function, argument) in _told:
+    if (function, argument) in _warned:
         return
-    _told.add((function, argument))
+    _warned.add((function, argument))
     core.warn(
         f"{function.__qualname__}: {argument}= has no effect: {reason.why}; {reason.instead} "
         f"(called at {core.user_site()})"

@@ -72,7 +72,7 @@ class RowNumbers(NamedTuple):
 
 
 class RowFeed(Mapping[str, Any]):
-    """A feed that holds row numbers of columns on the device; the rows are gathered when the feed is first read.
+    """A feed of row numbers for columns on the device. The first read of the feed gathers the rows.
 
     Args:
       columns: columns by feed name, `[rows, ...]`.

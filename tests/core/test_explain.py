@@ -1,4 +1,4 @@
-"""Operations that JAX refuses on traced values: errors in terms of a program function, with the user's line."""
+"""Errors for operations that JAX refuses on traced values: each names the program function and the user's line."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Export to ONNX: programs that jax2onnx supports return the answers of an Inferencer."""
+"""Export to ONNX: a program that jax2onnx supports gives the same results in ONNX Runtime as in an Inferencer."""
 
 import importlib.util
 

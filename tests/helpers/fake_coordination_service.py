@@ -49,7 +49,7 @@ class Service:
 
 
 def together(size, work, timeout=20):
-    """Simulate a group of `size` processes: each thread runs `work(group)` with another process index.
+    """Simulate `size` processes by threads: each thread runs `work(group)`, with the index of one process.
 
     Returns:
       A list of the results or exceptions of `work` by process index, and the Service that all groups share.

@@ -41,7 +41,7 @@ def line():
 
 
 def points(count, seed=0):
-    """Return `count` rows that lie on the line y = 2 x + 1, as columns `x` and `y`."""
+    """Return `count` points of the line y = 2 x + 1, as columns `x` and `y`."""
     x = np.random.default_rng(seed).normal(size=(count, 1)).astype("float32")
     return {"x": x, "y": 2 * x + 1}
 

@@ -255,11 +255,11 @@ class IfElse:
         self._side: bool | None = None
 
     def true_block(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager; its `with` block records the layers of IfElse for rows with a true condition."""
+        """Return a context manager: the layers in its `with` block run on the rows with a true condition."""
         return self._block(True)
 
     def false_block(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager; its `with` block records the layers of IfElse for rows with a false condition."""
+        """Return a context manager: the layers in its `with` block run on the rows with a false condition."""
         return self._block(False)
 
     def input(self, x: Variable) -> Variable:

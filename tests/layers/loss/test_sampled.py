@@ -167,7 +167,7 @@ def test_hsigmoid_follows_a_complete_tree(classes):
 
 
 def way(k, classes):
-    """Return the path from leaf `k` of a binary heap to its root, as pairs `(fork, branch)`.
+    """Return the path from leaf `k` of a binary tree to the root, as pairs `(fork, branch)`.
 
     The branch is 0 for the first branch of the fork, and 1 for the second branch.
     """

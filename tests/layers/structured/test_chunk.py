@@ -108,7 +108,7 @@ def test_shares_are_exact_over_batches(batch_size):
 
 
 def levenshtein(a, b):
-    """Compute the edit distance by the textbook recursion."""
+    """Compute the edit distance of two sequences by the textbook recursion."""
 
     @functools.cache
     def distance(i, j):
