@@ -28,7 +28,7 @@ class Warned:
 
 
 # The pairs of function and argument that have caused a warning in this process: each pair warns only once.
-_warned: set[tuple[Callable[..., Any], str]] = set()
+_told: set[tuple[Callable[..., Any], str]] = set()
 
 
 class BriefSignature(inspect.Signature):
@@ -99,9 +99,9 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
 
 
 def _tell(function: Callable[..., Any], argument: str, reason: Warned) -> None:
-    if (function, argument) in _warned:
+    if (function, argument) in _told:
         return
-    _warned.add((function, argument))
+    _told.add((function, argument))
     core.warn(
         f"{function.__qualname__}: {argument}= has no effect: {reason.why}; {reason.instead} "
         f"(called at {core.user_site()})"
