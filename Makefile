@@ -1,12 +1,13 @@
 # All targets need only Python (3.11 or newer) and make. The first call creates .venv, and later calls reuse .venv.
 #   make demo         train the convolutional net on handwritten digits, and show some predictions
-#   make test         run `make check`, then the whole test suite
+#   make test         run `make check` and the test suite, with a part of the rows of long tables (FLUID_TEST_ALL=1: all)
 #   make check        check lint, format, types, layering and words
 #   make examples     run every example with its full settings, check its accuracy, and run other tests that take minutes
 #   make peers        compare fluid with PyTorch, Keras, Lightning and transformers (installs 6 GB in .venv-peers)
 #   make soak         run the tests that are too slow for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad
 #                     requests to each server, faults in multi-process training, all rows of long tables, layers and deep
 #                     examples on eight devices, the benchmarks for a GPU
+#   make strength     apply each fault of tests/strength/ to a copy, and print the test that finds it; N=10 draws ten
 #   make stubs        write fluid/layers/__init__.pyi, the list of all layers
 #   make mistakes     write tests/MISTAKES.md, the messages of fluid for typical mistakes
 #   make docs         build the site in docs/_build/html
@@ -32,14 +33,14 @@ XLA_FLAG := import jaxlib.version as v; print("$(FEWER_PASSES)" if v.__version_i
 COMPILE_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1 XLA_FLAGS="$$XLA_FLAGS $$($(BIN)/python -c '$(XLA_FLAG)')"
 # Tests start many processes. With PYTHONDONTWRITEBYTECODE, each process would compile the modules of fluid again.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
+PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --durations=10 $(PYTEST_ARGS)
 # The tests of a file share compiled programs and fixtures.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Simulated devices spin while they wait for each other, so these tests take four times as long during other tests.
 EIGHT := tests/parallel/test_eight_devices.py
 QUICK := -m "not slow and not full and not soak and not peers"
 
-.PHONY: demo docs docs-serve test check quick examples package peers format mistakes bench bench-check soak stubs clean setup
+.PHONY: demo docs docs-serve test check quick slow strength examples package peers format mistakes bench bench-check soak stubs clean setup
 
 setup: $(STAMP)
 
@@ -76,7 +77,18 @@ check: $(STAMP)
 	$(BIN)/python tests/helpers/layers_stub.py --check
 	$(BIN)/python -m pytest -q tests/test_layering.py tests/test_words.py
 
-test: check quick
+# `make check` is one process that runs while the tests start; its output is shown after the tests.
+CHECKED := $(VENV)/checked.log
+test: $(STAMP)
+	$(if $(PYTEST_ARGS),,@$(BIN)/python benchmarks/yardstick.py)
+	@begin=$$(date +%s); \
+	$(MAKE) --no-print-directory check > $(CHECKED) 2>&1 & check=$$!; \
+	$(MAKE) --no-print-directory quick && $(MAKE) --no-print-directory slow; tests=$$?; \
+	wait $$check; checked=$$?; cat $(CHECKED); \
+	echo "make test: $$(( $$(date +%s) - begin )) s"; \
+	test $$tests -eq 0 && test $$checked -eq 0
+
+slow: $(STAMP)
 	$(PYTEST) $(BY_FILE) --ignore=$(EIGHT) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS selects no slow test
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m slow)
 
@@ -96,11 +108,14 @@ quick: $(STAMP)
 	$(COMPILE_QUICKLY) $(PYTEST) $(BY_FILE) --ignore=$(EIGHT) $(QUICK) || test $$? -eq 5
 	$(if $(PYTEST_ARGS),,$(COMPILE_QUICKLY) $(BIN)/python -m pytest -q $(EIGHT) $(QUICK))
 
+strength: $(STAMP)
+	$(BIN)/python tests/strength/run.py $(if $(N),-n $(N)) --workers $(WORKERS)
+
 soak: $(STAMP)
-	FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=20000 $(BIN)/python -m pytest -q \
+	FLUID_TEST_ALL=1 FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=20000 $(BIN)/python -m pytest -q \
 	    tests/trainer/checkpoint/test_kill.py tests/trainer/checkpoint/test_faults.py tests/serving/test_fuzz.py tests/export/test_every_program.py \
 	    tests/static/test_paddle_numbers.py tests/online/test_kill.py tests/online/test_journal.py tests/checkpoint/test_bad_json.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
-	    tests/test_benchmarks.py
+	    tests/test_benchmarks.py tests/layers/test_every_layer.py tests/layers/kernels tests/layers/detection tests/_util
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -134,5 +149,5 @@ bench-check: $(STAMP)
 	$(BIN)/python benchmarks/check.py
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-newest .venv-peers .compiled .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

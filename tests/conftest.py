@@ -1,10 +1,13 @@
 """Settings and fixtures for all tests: the CPU by default, reproducible hypothesis runs, the digits."""
 
 import gc
+import hashlib
 import os
-import shutil
+import pathlib
+import platform
+import random
 import signal
-import tempfile
+import zlib
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the import of JAX; to test a GPU, set cuda,cpu
 os.environ.setdefault("MPLBACKEND", "agg")
@@ -31,6 +34,33 @@ def pytest_ignore_collect(collection_path, config):
     return f"mark.{mark}" not in collection_path.read_text() or None
 
 
+def pytest_collection_modifyitems(config, items):
+    """Keep one of n items with the mark `sample(n)`, which FLUID_TEST_SEED selects; FLUID_TEST_ALL=1 keeps all items."""
+    if os.environ.get("FLUID_TEST_ALL"):
+        return
+    kept, left = [], []
+    for item in items:
+        (left if is_left_out(item) else kept).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
+
+
+def is_left_out(item):
+    """Return whether this run omits an item: the seed selects one of n items; with n = 0, only a run of all has it."""
+    mark = item.get_closest_marker("sample")
+    if mark is None:
+        return False
+    (n,) = mark.args
+    return not n or zlib.crc32(f"{os.environ['FLUID_TEST_SEED']} {item.nodeid}".encode()) % n > 0
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how to repeat this selection of tests."""
+    seed = "all rows of all tables" if os.environ.get("FLUID_TEST_ALL") else f"FLUID_TEST_SEED={os.environ['FLUID_TEST_SEED']}"
+    terminalreporter.write_line(f"{seed}; compiled programs in {os.environ['FLUID_COMPILATION_CACHE']}")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
     """Collect garbage less often, and never traverse the test items, which saves a tenth of the suite's time."""
@@ -39,32 +69,66 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 10, 10)
 
 
+# Bytes of resident memory above which a worker clears JAX's caches. Two workers and the processes that tests start stay
+# below 8 GiB.
+_LARGE = 2.5 * 2**30
+
+
 @pytest.fixture(autouse=True, scope="module")
 def forgotten():
-    """Clear JAX's caches after each test module, because a process with large caches becomes slow."""
+    """Clear JAX's caches after a test module if the process is large; smaller caches serve the next modules."""
     yield
-    jax.clear_caches()
+    if resident_bytes() > _LARGE:
+        jax.clear_caches()
+        gc.collect()
+
+
+def resident_bytes():
+    """Return the size of the resident memory of this process; 0 where the system has no `/proc`."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def pytest_configure(config):
-    """Create one folder of compiled programs for all workers and for the processes that tests start.
+    """Select the seed of this run, and the folder of compiled programs for workers and processes that tests start.
 
     Tests do not use the folder of the user, nor the folder of JAX's cache.
     """
+    config.addinivalue_line("markers", "sample(n): run one item of n, which FLUID_TEST_SEED selects")
     if not is_worker(config):
+        os.environ.setdefault("FLUID_TEST_SEED", str(random.randrange(1 << 16)))
         os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
-        os.environ["FLUID_COMPILATION_CACHE"] = tempfile.mkdtemp(prefix="fluid-compiled-")
+        os.environ["FLUID_COMPILATION_CACHE"] = str(compiled_programs())
     fluid.set_compilation_cache(os.environ["FLUID_COMPILATION_CACHE"])
+
+
+def compiled_programs():
+    """Return the folder of compiled programs of this jaxlib, Python, processor and these flags; later runs use it again.
+
+    FLUID_TEST_CACHE names the folder around it; `make clean` removes `.compiled`.
+    """
+    root = pathlib.Path(os.environ.get("FLUID_TEST_CACHE") or pathlib.Path(__file__).parents[1] / ".compiled")
+    optimizations = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS")
+    machine = hashlib.sha256(repr((processor(), os.environ.get("XLA_FLAGS"), optimizations)).encode()).hexdigest()
+    return root / f"jaxlib-{jax.lib.__version__}-python-{platform.python_version()}-{machine[:8]}"
+
+
+def processor():
+    """Return the description of the processor; a compiled program may use all of its instructions."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = [line for line in file if line.startswith(("model name", "flags", "Features"))]
+        return sorted(set(lines))
+    except OSError:
+        return [platform.machine(), platform.processor()]
 
 
 def is_worker(config):
     """Return whether this process is a worker of pytest-xdist."""
     return hasattr(config, "workerinput")
-
-
-def pytest_unconfigure(config):
-    if not is_worker(config):
-        shutil.rmtree(os.environ["FLUID_COMPILATION_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="module")

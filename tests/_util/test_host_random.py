@@ -90,6 +90,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("optimized")
 @pytest.mark.parametrize("name", DRAWN)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -45,6 +45,7 @@ def rounded(arrays):
     return {n: v.astype("bfloat16").astype("float32") if v.dtype == "float32" else v for n, v in arrays.items()}
 
 
+@pytest.mark.sample(3)
 @each(ROWS)
 def test_under_jit_and_in_mixed_precision(row):
     """Check that jit changes no result, and that mixed precision changes results little.
@@ -67,6 +68,7 @@ def test_under_jit_and_in_mixed_precision(row):
         np.testing.assert_allclose(np.asarray(got, "float32"), np.asarray(want, "float32"), rtol=near, atol=near)
 
 
+@pytest.mark.sample(3)
 @each([row for row in ROWS if row.gradient])
 def test_gradient_is_the_slope(row):
     with jax.enable_x64(True):

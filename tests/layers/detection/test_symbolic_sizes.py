@@ -38,6 +38,7 @@ def symbolic(feed):
     }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("row", list(rows_of_detection()))
 def test_exported_layers_match_their_program(row):
     program = fluid.Program(row.program())

@@ -116,6 +116,7 @@ def assert_equal(got, want, dtype="float32"):
         np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE[dtype] * np.abs(b).max())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("shape, geometry, last", CASES)
 def test_forms_equal_the_plain_form(shape, geometry, last):
     x, filters, how, groups = case(shape, geometry, last)

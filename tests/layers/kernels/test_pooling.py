@@ -80,6 +80,7 @@ def seed_like(array):
     return jnp.asarray(np.random.default_rng(2).integers(-9, 10, array.shape), array.dtype)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("name", "layout", "dtype"), [(*each, "float32") for each in LAYOUTS] + [("overlap", "NHWC", "bfloat16")]
 )
