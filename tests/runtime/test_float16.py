@@ -209,6 +209,25 @@ def test_every_minimize_has_a_separate_scale():
     assert not np.array_equal(before["v"], session.scope["v"])
 
 
+def test_one_overflow_of_two_losses_keeps_all_states():
+    def program():
+        x, y = layers.data("x", shape=[4]), layers.data("y", shape=[1])
+        hidden = layers.fc(x, size=1, param_attr="w", bias_attr=False)
+        statistics = layers.create_state([1], name="seen")
+        statistics.update(layers.reduce_mean(y, dim=0))
+        first = layers.mean(layers.square(hidden)) * 0.01
+        second = layers.mean(layers.square(layers.fc(y, size=1, param_attr="v", bias_attr=False))) * 0.01
+        fluid.optimizer.SGD(0.01).minimize(first, parameter_list=["w"])
+        fluid.optimizer.SGD(0.01).minimize(second, parameter_list=["v"])
+        return first + second
+
+    session = fluid.Session(program, precision="float16")
+    session.run(feed=BIG)
+    np.testing.assert_array_equal(session.scope["seen"], [0])
+    session.run(feed=FEED)
+    assert session.scope["seen"] != 0
+
+
 def test_an_overflow_skips_sparse_tables():
     def program():
         ids, factor = layers.data("ids", shape=[1], dtype="int64"), layers.data("factor", shape=[1])

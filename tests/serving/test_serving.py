@@ -312,6 +312,10 @@ def test_new_versions_are_loaded_and_damaged_versions_skipped(tmp_path, caplog):
         server.app.models.reload()
         assert answers(4) and server.app.models.find("digits").version == "4"
         assert ask(server, "/v2/models/digits/versions/3")[0] == 404
+        for version in (6, 7):
+            save(tmp_path / f"digits/{version}/model.fluid", digits, seed=version)
+        server.app.models.reload()
+        assert answers(7) and server.app.models.find("digits").version == "7", "of two newer versions, the newest"
 
 
 def test_a_good_version_before_a_damaged_version_loads(tmp_path, caplog):
