@@ -3,9 +3,8 @@
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
+import forked
 import pytest
 
 SCRIPT = pathlib.Path(__file__).with_name("four_devices.py")
@@ -17,7 +16,7 @@ def on_four_devices():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     paths = os.pathsep.join(map(str, [SCRIPT.parents[2], SCRIPT.parents[1], SCRIPT.parents[1] / "helpers"]))
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
-    done = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+    done = forked.run(SCRIPT, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     failures = json.loads(done.stdout.splitlines()[-1])
 

@@ -2,11 +2,10 @@
 
 import pathlib
 import signal
-import subprocess
-import sys
 import textwrap
 import weakref
 
+import forked
 import line_by_numpy
 import numpy as np
 import optax
@@ -350,7 +349,7 @@ def test_beyond_08_exported_model_needs_jax_and_numpy(tmp_path):
     with zipfile.ZipFile(tmp_path / "line.fluid") as archive:
         archive.extract("standalone.py", tmp_path)
     np.save(tmp_path / "x.npy", COLUMNS["x"])
-    assert finished(ONLY_JAX_AND_NUMPY, tmp_path)[0] == ["1", "5", "24"]
+    assert finished(ONLY_JAX_AND_NUMPY, tmp_path, fresh=True)[0] == ["1", "5", "24"]
     expected = guess_of(params, COLUMNS["x"])
     np.testing.assert_allclose(np.load(tmp_path / "guess.npy"), expected, rtol=1e-5, atol=1e-6)
 
@@ -483,8 +482,7 @@ def test_beyond_12_a_difference_of_files_names_lines(tmp_path):
 
     for size in (1, 2):
         fluid.Session(net(size)).save_params(tmp_path / f"{size}.params")
-    command = [sys.executable, "-m", "fluid", "inspect", "1.params", "2.params"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = forked.run("-m", "fluid", "inspect", "1.params", "2.params", cwd=tmp_path)
     assert done.returncode == 1
     line = next(line for line in done.stderr.splitlines() if "guess.w_0" in line)
     assert "[3, 1]" in line and "[3, 2]" in line
@@ -613,7 +611,7 @@ def test_beyond_17_equal_models_export_equal_bytes(tmp_path):
         params = {"guess.w_0": np.ones((3, 1), "float32"), "guess.b_0": np.zeros(1, "float32")}
         fluid.io.save_inference_model("there.fluid", {"predict": elsewhere}, params, platforms=["cpu"])
     """
-    finished(code, tmp_path, PYTHONHASHSEED="77")
+    finished(code, tmp_path, fresh=True, PYTHONHASHSEED="77")
     params = {"guess.b_0": np.zeros(1, "float32"), "guess.w_0": np.ones((3, 1), "float32")}
     for path in ("one.fluid", "two.fluid"):
         fluid.io.save_inference_model(tmp_path / path, {"predict": inference_program}, params, platforms=["cpu"])

@@ -196,6 +196,7 @@ def test_row_07_a_training_step_without_its_python(tmp_path):
         np.savez("after.npz", losses=losses, **arrays)
         """,
         tmp_path,
+        fresh=True,
     )
     after, losses = descend(before, minibatches(COLUMNS), 0.1)
     with np.load(tmp_path / "after.npz") as found:

@@ -2,11 +2,11 @@
 
 import gc
 import os
-import subprocess
 import sys
 import textwrap
 import threading
 
+import forked
 import jax
 import numpy as np
 import pytest
@@ -183,9 +183,9 @@ def test_row_31_a_trainer_that_runs_elsewhere(tmp_path):
             """
         )
     )
-    command = [sys.executable, "-m", "fluid", "remote", "make.py:make_trainer", "--port", "0"]
+    command = ["-m", "fluid", "remote", "make.py:make_trainer", "--port", "0"]
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, cwd=tmp_path, env=paths, stdout=subprocess.PIPE, text=True) as server:
+    with forked.Process(*command, cwd=tmp_path, env=paths, stderr=None) as server:
         try:
             remote = fluid.RemoteTrainer(server.stdout.readline().strip())
             remote.train(num_epochs=2)

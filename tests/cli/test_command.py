@@ -14,6 +14,7 @@ import sys
 import tomllib
 import urllib.request
 
+import forked
 import numpy as np
 import pytest
 
@@ -459,9 +460,9 @@ def test_a_closed_pipe_leaves_no_traceback(arguments, in_tmp):
     pathlib.Path("some_net.py").write_text(NET)
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "fluid", *arguments.split()]
-    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # without a buffer, argparse ignores the closed pipe
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=buffered)
+    # Without a buffer, argparse ignores the closed pipe.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = forked.run("-m", "fluid", *arguments.split(), stdout=writing, env=buffered)
     os.close(writing)
     assert not done.stderr and done.returncode == 141
 

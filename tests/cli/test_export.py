@@ -1,8 +1,8 @@
 """The commands `fluid export` and `fluid inspect`: export of a program, and a report about the exported file."""
 
-import subprocess
 import sys
 
+import forked
 import numpy as np
 import pytest
 from export.test_artifact import close, params_of
@@ -89,17 +89,6 @@ def test_inspect_reports_a_damaged_model(here, in_tmp, capsys):
 
 
 def test_from_a_shell(here, in_tmp):
-    command = [
-        sys.executable,
-        "-m",
-        "fluid",
-        "export",
-        "nets.py:predict",
-        "--params",
-        "net.params",
-        "--output",
-        "net.fluid",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run(*"-m fluid export nets.py:predict --params net.params --output net.fluid".split())
     assert done.returncode == 0, done.stderr
     assert fluid.Inferencer(param_path="net.fluid").infer({"x": [[1, 2, 3, 4]]})[0].shape == (1, 2)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import forked
 import pytest
 from resumed_programs import arrays, trainer
 
@@ -122,7 +123,5 @@ def test_a_module_that_lacks_something_says_so(net):
 
 
 def test_a_summary_from_a_shell(net):
-    done = subprocess.run(
-        [sys.executable, "-m", "fluid", "summary", "some_net:inference_program"], capture_output=True, text=True
-    )
+    done = forked.run("-m", "fluid", "summary", "some_net:inference_program")
     assert done.returncode == 0 and "head/fc_0" in done.stdout and not done.stderr

@@ -2,15 +2,15 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 import threading
+
+import forked
 
 SCRIPT = pathlib.Path(__file__).with_name("process_training.py")
 LONGEST = 120
 
 
-class Launched(subprocess.Popen):
+class Launched(forked.Process):
     """A running `python -m fluid launch` of a script; a test may kill some of the launched processes.
 
     Args:
@@ -28,9 +28,8 @@ class Launched(subprocess.Popen):
         environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
         # An optimized compilation would take more time than it saves in a few steps.
         environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-        command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes)]
-        command += [str(script), str(folder), *arguments]
-        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        command = ["-m", "fluid", "launch", "--processes", processes, script, folder, *arguments]
+        super().__init__(*command, env=environment)
         self.logged = []
         self._listening = threading.Thread(target=self.logged.extend, args=(self.stderr,))
         self._listening.start()

@@ -3,9 +3,8 @@
 import itertools
 import os
 import signal
-import subprocess
-import sys
 
+import forked
 import numpy as np
 import pytest
 from online.trainer_of_stream import line, make, points
@@ -159,8 +158,7 @@ def wrong():
 
 def test_the_command_hosts_a_trainer(tmp_path):
     (tmp_path / "net.py").write_text(MODULE)
-    command = [sys.executable, "-m", "fluid", "remote", "net.py:make_trainer", "--port", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.Process("-m", "fluid", "remote", "net.py:make_trainer", "--port", "0", cwd=tmp_path)
     try:
         remote = fluid.RemoteTrainer(process.stdout.readline().strip())
         remote.train()

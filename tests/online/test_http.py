@@ -7,10 +7,10 @@ import logging
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 
+import forked
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -339,18 +339,9 @@ def optimizer():
 
 def test_from_a_shell_until_sigterm(in_tmp):
     (in_tmp / "net.py").write_text(NET)
-    command = [
-        sys.executable,
-        "-m",
-        "fluid",
-        "online",
-        "net.py:train_program",
-        "kept",
-        "--optimizer",
-        "net.py:optimizer",
-    ]
+    command = ["-m", "fluid", "online", "net.py:train_program", "kept", "--optimizer", "net.py:optimizer"]
     command += ["--batch-size", "4", "--port", "0", "--publish-to", "models", "--fetch", "guess", "--platforms", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Process(*command) as process:
         remote = fluid.RemoteTrainer(process.stdout.readline().strip())
         remote.send(points(30))
         while remote.save()["state"] == "training":

@@ -3,10 +3,10 @@
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import threading
 
+import forked
 import numpy as np
 import pytest
 from online import trainer_of_stream
@@ -90,8 +90,8 @@ class Killed:
     def _run_once(self, moment):
         """Run a server process until it is killed at `moment`; if `moment` is None, until SIGTERM ends it."""
         after, accepted = moment or (None, None)
-        command = [sys.executable, str(SCRIPT), str(self._folder), *([str(accepted)] if accepted else [])]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self._environment) as process:
+        command = [SCRIPT, self._folder, *([accepted] if accepted else [])]
+        with forked.Process(*command, stderr=None, env=self._environment) as process:
             self._process = process
             for number, line in enumerate(process.stdout, 1):
                 if after is not None and number == after[0]:

@@ -8,10 +8,10 @@ import os
 import pathlib
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 
+import forked
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import mapped_functions
@@ -244,14 +244,7 @@ def test_wrong_arguments(arguments, words):
 
 def run(*command, **options):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["tests", "tests/helpers", *sys.path])}
-    return subprocess.Popen(
-        [sys.executable, *command],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,
-    )
+    return forked.Process(*command, env=environment, **options)
 
 
 def test_a_script_may_hold_the_function():

@@ -6,12 +6,11 @@ import pathlib
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import types
 import urllib.request
 
+import forked
 import pytest
 from serving.running_server import (
     DIGITS,
@@ -336,23 +335,9 @@ def test_row_46_a_model_that_does_not_compile(files, monkeypatch):
 def process(tmp_path):
     """Start a server in a separate process, and yield the process and its URL."""
     save(tmp_path / "digits.fluid", digits)
-    command = [
-        sys.executable,
-        "-m",
-        "fluid",
-        "serve",
-        str(tmp_path / "digits.fluid"),
-        "--port",
-        "0",
-        "--max-batch",
-        "2",
-    ]
+    command = ["-m", "fluid", "serve", tmp_path / "digits.fluid", "--port", "0", "--max-batch", "2"]
     root = str(pathlib.Path(fluid.__file__).parents[1])
-    started = subprocess.Popen(
-        command, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": root},
-    )  # fmt: skip
-    with started:
+    with forked.Process(*command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": root}) as started:
         try:
             yield started, started.stdout.readline().strip()
         finally:

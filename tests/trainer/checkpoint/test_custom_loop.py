@@ -1,12 +1,10 @@
 """Checkpoints of a custom training loop: a killed loop continues, and ends with the same bits as an unbroken loop."""
 
 import logging
-import pathlib
 import signal
-import subprocess
-import sys
 
 import custom_loop_to_kill
+import forked
 import numpy as np
 import pytest
 import trainer_to_kill
@@ -175,12 +173,11 @@ def test_wrong_arguments_raise_named_errors(tmp_path):
 def test_killed_loop_resumes_to_the_same_bits(tmp_path):
     said = []
     ended = trainer_to_kill.digest(custom_loop_to_kill.train(tmp_path / "whole", said.append))
-    command = [sys.executable, str(pathlib.Path(custom_loop_to_kill.__file__)), str(tmp_path / "killed")]
     heard = {}
     # The first process is killed after it has printed 11 lines; the second process runs to its end.
     for after in (11, None):
         lines = []
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as mine:
+        with forked.Process(custom_loop_to_kill.__file__, tmp_path / "killed") as mine:
             for line in mine.stdout:
                 lines.append(line.strip())
                 if len(lines) == after:

@@ -5,9 +5,9 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import threading
 
+import forked
 import gan_trainings
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ SCRIPT = pathlib.Path(trainer_to_kill.__file__)
 STEPS = trainer_to_kill.EPOCHS * -(-trainer_to_kill.ROWS // trainer_to_kill.BATCH)
 
 
-class Process(subprocess.Popen):
+class Process(forked.Process):
     """A training process: `stdout` yields the lines that it prints, and `log` collects the lines of its log.
 
     The printed lines and the log have separate pipes, because in a common pipe long log messages of threads would split
@@ -26,8 +26,7 @@ class Process(subprocess.Popen):
     """
 
     def __init__(self, folder, mode, script=SCRIPT):
-        command = [sys.executable, str(script), str(folder), mode]
-        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        super().__init__(script, folder, mode)
         self.log = []
         self.listening = threading.Thread(target=self.log.extend, args=(self.stderr,))
         self.listening.start()
@@ -186,7 +185,7 @@ def test_row_31_exiting_interpreter_has_saved(tmp_path):
         mine = trainer({str(tmp_path)!r}, config=dict(step_interval=4))
         mine.train(arrays(), event_handler=seen_by([], 5, sys.exit))
     """
-    done = subprocess.run([sys.executable, "-c", "\n".join(map(str.strip, code.split("\n")))], capture_output=True)
+    done = forked.run("-c", "\n".join(map(str.strip, code.split("\n"))))
     assert done.returncode == 0, done.stderr
     assert int(trainer(tmp_path).session.scope.step) == 5
 
@@ -199,7 +198,7 @@ def test_row_34_other_devices_restore_equal_values(tmp_path):
     """
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}
     program = "\n".join(map(str.strip, code.split("\n")))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, env={**os.environ, **flags})
+    done = forked.run("-c", program, env={**os.environ, **flags})
     assert done.returncode == 0, done.stderr
     expected = trainer()
     expected.train(arrays())
