@@ -39,6 +39,7 @@ def every_public_object():
                 yield pytest.param(value, id=f"{module}.{name}")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("test", list(every_doctest()))
 def test_examples_are_true(test, in_tmp, own_compilation_cache):
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

@@ -79,6 +79,7 @@ DOUBTFUL = {
     "a quotient of sums": lambda x, y, s: jnp.sum(x) / jnp.sum(y),
     "a sum and a constant": lambda x, y, s: jnp.sum(x) + 1.0,
     "a maximum of unknown sign": lambda x, y, s: jnp.sum(jnp.max(x) * weight("w")),
+    "a maximum times a negative number": lambda x, y, s: -2 * jnp.max(x),
     "the first example": lambda x, y, s: x[0, 0],
     "arithmetic on what only layers know": lambda x, y, s: 2 * layers.metric(layers.mean(x), reduce=jnp.sqrt),
 }

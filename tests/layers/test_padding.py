@@ -80,6 +80,7 @@ def each_way_to_feed_sequences():
             yield pytest.param(row, True, id=f"{row.id}-all")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("row, all_feeds", list(each_way_to_feed_sequences()))
 def test_sequences_are_respected_or_refused(row, all_feeds):
     """Check that a layer raises an error for sequences, or that padding does not change its results."""

@@ -235,6 +235,7 @@ CHANNELS_LAST = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CHANNELS_LAST)
 def test_channels_last_gives_the_same_with_channels_last(name):
     """Check that channels first and channels last give equal results and states, with filters `[out, in, ...]`."""

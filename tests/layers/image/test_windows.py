@@ -200,6 +200,7 @@ def test_mistakes_are_explained(build, message):
     assert "called at" in caught.value.__notes__[0] and "test_windows.py" in caught.value.__notes__[0]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 def test_adjacent_pooling_windows_match_reduce_window(layout, dtype):
@@ -244,6 +245,7 @@ def test_adjacent_pooling_windows_match_reduce_window(layout, dtype):
     ],
     ids=str,
 )
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("channels", [4, 6])
 def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
     """Check that `conv2d` in training has the values and gradients of `lax.conv_general_dilated`."""

@@ -10,6 +10,9 @@ import pytest
 from fluid.layers.kernels.data_format import by_layout
 from fluid.layers.kernels.pooling import largest, largest_of_tiles
 
+# The forms of a kernel have equal results; one row in three runs, and all rows with FLUID_TEST_ALL=1.
+pytestmark = pytest.mark.sample(3)
+
 IMAGES = np.random.default_rng(0).normal(size=(2, 5, 7, 3)).astype("float32")
 
 
