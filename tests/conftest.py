@@ -38,7 +38,7 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Keep one of n items with the mark `sample(n)`, which FLUID_TEST_SEED selects; FLUID_TEST_ALL=1 keeps all items."""
+    """Keep one of n items with the mark `sample(n)`, selected by FLUID_TEST_SEED; FLUID_TEST_ALL=1 keeps all items."""
     if os.environ.get("FLUID_TEST_ALL"):
         return
     kept, left = [], []
@@ -60,8 +60,10 @@ def is_left_out(item):
 
 def pytest_terminal_summary(terminalreporter):
     """Print how to repeat this selection of tests."""
-    seed = "all rows of all tables" if os.environ.get("FLUID_TEST_ALL") else f"FLUID_TEST_SEED={os.environ['FLUID_TEST_SEED']}"
-    terminalreporter.write_line(f"{seed}; compiled programs in {os.environ['FLUID_COMPILATION_CACHE']}")
+    selected = f"FLUID_TEST_SEED={os.environ['FLUID_TEST_SEED']}"
+    if os.environ.get("FLUID_TEST_ALL"):
+        selected = "all rows of all tables"
+    terminalreporter.write_line(f"{selected}; compiled programs in {os.environ['FLUID_COMPILATION_CACHE']}")
 
 
 @pytest.hookimpl(trylast=True)
@@ -102,7 +104,7 @@ def pytest_configure(config):
     """
     config.addinivalue_line("markers", "sample(n): run one item of n, which FLUID_TEST_SEED selects")
     reuse_contexts()
-    # JAX writes the Python line of each operation into a program; collecting whole tracebacks takes a tenth of the time.
+    # Programs contain a Python line for each operation. Collecting whole tracebacks takes a tenth of the time.
     jax.config.update("jax_include_full_tracebacks_in_locations", False)
     jax.config.update("jax_traceback_in_locations_limit", 1)
     if not is_worker(config):
@@ -145,7 +147,7 @@ def temporary_memory():
 
 
 def compiled_programs():
-    """Return the folder of compiled programs of this jaxlib, Python, processor and these flags; later runs use it again.
+    """Return the folder of compiled programs for this jaxlib, Python, processor and these flags, shared by all runs.
 
     FLUID_TEST_CACHE names the folder around it; `make clean` removes `.compiled`.
     """

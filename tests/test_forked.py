@@ -1,4 +1,4 @@
-"""The processes that tests fork instead of starting Python anew: their start and their end are those of Python."""
+"""The processes that tests fork instead of starting Python anew: they start and end as Python starts and ends them."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ TOLD = "import os, sys; print(sys.argv, os.getcwd(), sys.path[0], __name__, os.e
 @pytest.mark.parametrize(
     "ending", ["sys.exit(3)", "1 / 0", "raise KeyboardInterrupt", "os.kill(os.getpid(), 15)", "x = __import__('json')"]
 )
-def test_start_and_end_equal_those_of_python(ending, tmp_path):
+def test_start_and_end_as_in_python(ending, tmp_path):
     path = tmp_path / "told.py"
     path.write_text(TOLD + ending)
     options = {"cwd": tmp_path, "env": {**os.environ, "MARK": "mine"}}

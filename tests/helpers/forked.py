@@ -1,7 +1,7 @@
 """Python processes that start in milliseconds: a server that has imported JAX and fluid forks each of them.
 
 `run("-m", "fluid", "--help")` and `Process("-c", code)` are for this Python what `subprocess.run` and
-`subprocess.Popen` are for any program. Process ids, signals and exit statuses are those of the operating system, and
+`subprocess.Popen` are for any program. Process ids, signals and exit statuses belong to the operating system, and
 the interpreter ends as always: it waits for threads, calls the functions of `atexit` and flushes the output.
 
 A forked process differs in what Python does before the first line of the code: modules are already imported, and the
@@ -41,8 +41,8 @@ class Process:
     Args:
       *command: what follows `python` on a command line: `"-c", code`, `"-m", module`, or a script; then its arguments.
       cwd: the working folder; by default the current one.
-      env: all environment variables; by default those of the test.
-      stdout, stderr: PIPE, a file or its number, or None for those of the test; STDOUT sends errors to the output.
+      env: all environment variables; by default the same as in the test.
+      stdout, stderr: PIPE, a file or its number, or None for the same as in the test; STDOUT sends errors to the output.
       start_new_session: True makes the process the leader of a session and of a process group.
     """
 

@@ -1,8 +1,8 @@
 """Measure the strength of the suite: apply each fault of this folder to a copy of the sources, and run the tests.
 
-`make strength` applies all faults, and `make strength N=10` applies ten that a seed draws. A fault is a patch: its first
-line says what is wrong, and its line `Found by:` names the test that is known to find it. This test runs first; if it
-passes, the tests of the rooms that the patch changes run, nearest folders first, until one of them fails.
+`make strength` applies all faults, and `make strength N=10` applies ten that a seed draws. A fault is a patch: its
+first line says what is wrong, and its line `Found by:` names the test that is known to find it. This test runs first;
+if it passes, the tests of the rooms that the patch changes run, nearest folders first, until one of them fails.
 
 A fault that no test finds makes the command fail.
 """
@@ -118,7 +118,8 @@ def first_failure(copy: pathlib.Path, tests: list[str]) -> str | None:
     if done.returncode in (0, 5):  # 5: all tests of these files have other marks
         return None
     if done.returncode not in (1, 2):  # 1: a test failed; 2: a file could not be collected
-        sys.exit(f"pytest {' '.join(tests[:3])}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        output = done.stdout[-2000:] + done.stderr[-2000:]
+        sys.exit(f"pytest {' '.join(tests[:3])}: exit status {done.returncode}\n{output}")
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return failed[1] if failed else f"exit status {done.returncode} of {' '.join(tests[:3])}"
 
