@@ -13,7 +13,7 @@ half precision keep their dtype.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple
@@ -437,19 +437,27 @@ class Rates:
         self.put(program, rates)
 
     def state(self) -> dict[str, Any]:
-        """Return the learning rates that a user has set, as float32 scalars by name: `@learning_rate/PROGRAM/0`."""
-        return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
+        """Return the learning rates that a user has set, by name: `@learning_rate/PROGRAM/0`.
 
-    def optional(self, names: Iterable[str]) -> list[str]:
-        """Return the names of this session's learning rates that occur in `names`, the names of arrays in a file."""
-        known = self._named()
-        return [name for name in names if name in known]
+        Each entry holds the eight bytes of a float64. A float32 would round the rate, and a handler that multiplies
+        the rate would then compute other rates after a restore.
+        """
+        return {name: self._place(_bytes(rate)) for name, rate in self._named().items() if rate is not None}
+
+    def optional(self, found: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return the expected shape and dtype of the learning rates of this session that occur in `found`.
+
+        Args:
+          found: the arrays of a file by name. Older files hold scalars of float32 instead of bytes.
+        """
+        names = [name for name in found if name in self._named()]
+        return {name: ((8,), "uint8") if len(found[name].shape) else ((), "float32") for name in names}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore learning rates from the dict that `state` returned; a missing rate becomes the declared rate."""
         for program, rules in self._rules.items():
             found = [state.get(f"{PREFIX}{program}/{i}") for i in range(len(rules))]
-            self.put(program, [None if value is None else _number(value) for value in found])
+            self.put(program, [None if value is None else _rate(value) for value in found])
 
     def _named(self) -> dict[str, float | None]:
         """Return the rates that users have set in all programs, by `@learning_rate/PROGRAM/0`; None if not set."""
@@ -459,6 +467,17 @@ class Rates:
         # A Python number becomes a weakly typed scalar, with which half-precision parameters keep their dtype.
         number = _AS_DECLARED if rate is None or callable(rate) else float(rate)
         return self._place(number)
+
+
+def _bytes(rate: float) -> np.ndarray:
+    """Return the eight bytes of a float64."""
+    return np.frombuffer(np.array(rate, "<f8").tobytes(), np.uint8)
+
+
+def _rate(saved: Any) -> float:
+    """Return the learning rate of an entry of `Rates.state`, or of a float32 scalar."""
+    array = np.asarray(saved)
+    return float(array.view("<f8")[0]) if array.ndim else _number(array)
 
 
 def _number(scalar: Any) -> float:

@@ -547,7 +547,7 @@ def check_state(
     engine = session.engine
     here = session._optional_state()
     wanted = {n: (v.shape, str(v.dtype)) for n, v in session.state().items() if n not in here}
-    optional = {**dict.fromkeys(engine.rates.optional(found), ((), "float32")), **engine.freezing.optional(found)}
+    optional = {**engine.rates.optional(found), **engine.freezing.optional(found)}
     sites = creation_sites(session.scope.specs)
     checkpoint.check_match(found, wanted | optional, where, advice=advice, sites=sites, sites_there=sites_there)
 

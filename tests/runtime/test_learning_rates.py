@@ -293,6 +293,24 @@ def test_a_set_rate_is_saved_and_restored(tmp_path):
     assert all(np.array_equal(v, again.state()[n]) for n, v in first.state().items())
 
 
+@pytest.mark.parametrize("rate", [0.01 * 0.1**0.5, 1 / 3, 1e-300, np.nextafter(0.1, 1)])
+def test_a_saved_rate_is_not_rounded(rate, tmp_path):
+    first = fluid.Session(two_rates)
+    first.set_learning_rates([None, rate])
+    first.save(tmp_path / "session")
+    again = fluid.Session(two_rates)
+    again.load(tmp_path / "session")
+    assert again.engine.rates.given("two_rates") == [None, float(rate)]
+
+
+def test_a_saved_rate_of_float32_is_restored(tmp_path):
+    session = fluid.Session(two_rates)
+    state = session.state() | {"@learning_rate/two_rates/1": np.float32(0.03)}
+    fluid.io.save_arrays(tmp_path / "session", state, "session")
+    session.load(tmp_path / "session")
+    assert session.engine.rates.given("two_rates") == [None, 0.03]
+
+
 def test_a_file_without_rates_restores_the_declared_rates(tmp_path):
     plain = fluid.Session(with_optimizer(fluid.optimizer.SGD(0.1)))
     plain.save(tmp_path / "session")
@@ -420,3 +438,26 @@ def test_a_settable_rate_adds_no_kernels():
         return [entry.count(f" {kind}(") for kind in ("fusion", "dot", "custom-call", "while", "conditional")]
 
     assert kernels(True) == kernels(False)
+
+
+class Shrinking(fluid.Handler):
+    """Multiply the rate by a factor at the end of each epoch, as ReduceLROnPlateau does."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def end_epoch(self, event):
+        self.trainer.learning_rate = self.trainer.learning_rate * self.factor
+
+
+@pytest.mark.parametrize("factor", [0.1**0.5, 1 / 3, 0.7])
+def test_rates_changed_by_a_factor_resume_exactly(factor, tmp_path):
+    data = fluid.reader.arrays((X,), batch_size=2)
+    whole = make(tmp_path / "whole")
+    whole.train(data, num_epochs=5, handlers=[Shrinking(factor)])
+    for epochs in (1, 3, 5):
+        resumed = make(tmp_path / "cut")
+        resumed.train(data, num_epochs=epochs, handlers=[Shrinking(factor)])
+    assert resumed.learning_rate == whole.learning_rate
+    found, wanted = resumed.session.state(), whole.session.state()
+    assert all(np.array_equal(found[n], wanted[n]) for n in wanted)
