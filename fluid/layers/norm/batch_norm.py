@@ -60,8 +60,8 @@ def batch_norm(
 
     Training uses the mean and variance of the batch, and updates their moving averages by
     `moving = momentum * moving + (1 - momentum) * batch`; testing uses the moving averages. In a SequenceBatch, only
-    the valid steps count. While the layer is frozen, by `fluid.frozen` or `trainer.freeze`, training uses the moving
-    averages too, and does not update them.
+    the valid steps count; a batch without a valid step uses the moving averages and keeps them. While the layer is
+    frozen, by `fluid.frozen` or `trainer.freeze`, training uses the moving averages too, and does not update them.
 
     Args:
       input: `[batch, channels]`, `[batch, channels, ...]`, `[batch, ..., channels]` with "NHWC", or a SequenceBatch.
@@ -116,7 +116,7 @@ def batch_norm(
         mean, variance = moving_mean, moving_variance
     else:
         _warn_of_one_row(this, input, x, axis)
-        mean, variance = _moments(input, centre, centred, axis)
+        mean, variance = _moments(input, centre, centred, axis, (moving_mean, moving_variance))
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = recorded_moments(this, mean, variance)
@@ -185,7 +185,7 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
     return mean, images - mean.reshape(along_axis(axis, x.ndim))
 
 
-def _moments(value: Any, centre: Any, centred: Any, axis: int) -> tuple[Any, Any]:
+def _moments(value: Any, centre: Any, centred: Any, axis: int, moving: tuple[Any, Any]) -> tuple[Any, Any]:
     """Compute the mean and variance `[channels]` of a batch over all dimensions but `axis`.
 
     Reading the data dominates the cost, so one pass computes mean and variance. Moments about a number near the mean
@@ -196,8 +196,14 @@ def _moments(value: Any, centre: Any, centred: Any, axis: int) -> tuple[Any, Any
       centre: a number near the mean of each channel, `[channels]`.
       centred: the array of `value` minus `centre`, in a dtype wide enough for sums.
       axis: the channel dimension of `centred`.
+      moving: the moving mean and variance, which are returned for a SequenceBatch without a valid step.
     """
     valid = valid_steps(value, centred.ndim) if is_sequence(value) else None
     axes = tuple(i for i in range(centred.ndim) if i != axis)
     shift, square = (jnp.mean(v, axis=axes, where=valid) for v in (centred, jnp.square(centred)))
-    return centre + shift, jnp.maximum(square - jnp.square(shift), 0)
+    mean, variance = centre + shift, jnp.maximum(square - jnp.square(shift), 0)
+    if valid is None:
+        return mean, variance
+    # The mean of no step is NaN, and one NaN would stay in the moving averages and in the parameters.
+    some = valid.any()
+    return jnp.where(some, mean, moving[0]), jnp.where(some, variance, moving[1])

@@ -186,3 +186,31 @@ def test_batch_norm_shares_its_averages_by_name():
 def test_mistakes_are_explained(build, message):
     with pytest.raises(errors.FluidError, match=message):
         fluid.Program(build)
+
+
+@pytest.mark.parametrize("scale", [None, False])
+def test_batch_norm_of_empty_sequences_changes_no_average(scale):
+    moving = {n: np.array([1.5, 2.5], "float32") for n in ("batch_norm_0.w_1", "batch_norm_0.w_2")}
+    if scale is False:
+        moving = {"batch_norm_0.w_0": moving["batch_norm_0.w_1"], "batch_norm_0.w_1": moving["batch_norm_0.w_2"]}
+
+    def program():
+        words = layers.data("words", [2], lod_level=1)
+        return layers.reduce_mean(layers.sequence_pool(layers.batch_norm(words, param_attr=scale), "sum"))
+
+    empty = fluid.SequenceBatch(np.ones((3, 4, 2), "float32"), np.zeros(3, "int32"))
+    trained = run(program, {"words": empty}, arrays=moving)
+    for name, value in moving.items():
+        np.testing.assert_allclose(trained.states[name], value, rtol=1e-6)
+
+
+def test_training_continues_after_a_minibatch_of_empty_sequences():
+    def program():
+        words = layers.data("words", [2], lod_level=1)
+        pooled = layers.sequence_pool(layers.batch_norm(layers.fc(words, 3)), "sum")
+        return layers.reduce_mean(layers.square(layers.fc(pooled, 1) - 1.0))
+
+    full = [([[1.0, 2.0], [3.0, -4.0]],), ([[0.5, 0.25]],)]
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+    trainer.train([full, [([],), ([],)], full], num_epochs=2)
+    assert all(np.isfinite(v).all() for v in trainer.params.values())
