@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,24 +102,26 @@ class Losses(Policy):
     def wait_for_half(self) -> bool:
         """Wait for older training steps if the device still has too many steps to compute; return True after waiting.
 
-        The method waits for the older half of these steps. It reads only the newest loss of this half, because the
-        device computes steps in order.
+        The method waits for the older half of these steps.
         """
         due = self._in_flight.due()
-        if due:
-            self._settle(*due[-1])
+        self._settle(due)
         return bool(due)
 
     def wait_for_all(self) -> None:
         """Wait until the device has finished all steps."""
-        if rest := self._in_flight.rest():
-            self._settle(*rest[-1])
+        self._settle(self._in_flight.rest())
 
-    def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
+    def _settle(self, calls: Sequence[tuple[Any, int, int, int]]) -> None:
+        """Wait for the losses of some device calls, in the order of the calls, and check every loss."""
         begun = time.perf_counter()
-        # copy the loss to the host, because `reshape` on the device would need a compilation
-        loss = np.asarray(loss)
+        # copy the losses to the host, because `reshape` on the device would need a compilation
+        losses = [np.asarray(loss) for loss, *_ in calls]
         self._waits.device += time.perf_counter() - begun
+        for loss, (_, epoch, step, count) in zip(losses, calls, strict=True):
+            self._check(loss, epoch, step, count)
+
+    def _check(self, loss: np.ndarray, epoch: int, step: int, count: int) -> None:
         if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return
         losses = loss.reshape(-1, loss.size) if count == 1 else loss.reshape(len(loss), -1)[:count]

@@ -313,3 +313,18 @@ def test_pause_outside_of_training_does_nothing():
     mine.pause()
     mine.train(arrays(), event_handler=steps(seen))
     assert len(seen) == 6
+
+
+@pytest.mark.parametrize(("at", "steps"), [(0, 4), (2, 4), (5, 8), (1, 1), (9, 3)])
+def test_one_infinite_loss_among_many_is_warned_of(at, steps):
+    def program():
+        x = fluid.layers.data("x", shape=[1])
+        # the loss of a row 0 is infinite, and its gradient is 0, so that all other losses are finite
+        w = fluid.layers.fc(x, 1, bias_attr=False)
+        return fluid.layers.mean(fluid.layers.square(w)) + fluid.layers.mean(1.0 / x)
+
+    rows = [[(np.array([0.0 if i == at else 2.0], "float32"),)] for i in range(12)]
+    mine = fluid.Trainer(program, fluid.optimizer.SGD(0.01), steps_per_dispatch=steps)
+    with pytest.warns(errors.FluidWarning, match=rf"the loss is inf in step {at} of epoch 0"):
+        mine.train(rows, num_epochs=1)
+    assert all(np.isfinite(v).all() for v in mine.params.values())
