@@ -111,14 +111,16 @@ class SequenceBatch:
 
         Args:
           rows: arrays or lists, one for each sequence; only their first dimensions may differ.
-          dtype: dtype of the data; by default the dtype of the first row.
+          dtype: dtype of the data; by default the dtype to which NumPy promotes the dtypes of all rows with elements.
           time: the number of steps after padding; by default the length of the longest row, which is the minimum.
         """
         arrays = [np.asarray(row, dtype) for row in rows]
         lengths = np.array([len(a) for a in arrays], np.int32)
         time = int(lengths.max(initial=0)) if time is None else time
         tail = next((a.shape[1:] for a in arrays if a.size), arrays[0].shape[1:] if arrays else ())
-        data = np.zeros((len(arrays), time, *tail), arrays[0].dtype if arrays else dtype)
+        # NumPy reads an empty list as float64, so that empty rows have no say.
+        dtypes = [a.dtype for a in arrays if a.size] or [a.dtype for a in arrays] or [np.dtype(dtype)]
+        data = np.zeros((len(arrays), time, *tail), np.result_type(*dtypes))
         for padded, array in zip(data, arrays, strict=True):
             padded[: len(array)] = array
         return cls(data, lengths)

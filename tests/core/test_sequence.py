@@ -117,3 +117,21 @@ def test_operators_in_a_program():
     mean, product = session.run(program, {"x": [[[1, 2], [3, 4]], [[5, 6]]]})
     assert float(mean) == -6
     assert [int(n) for n in product.lengths][:2] == [2, 1] and product.data.shape[2] == 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "data"),
+    [
+        ([[7], [0.25, 3]], "float64", [[7, 0], [0.25, 3]]),
+        ([[0.25, 3], [7]], "float64", [[0.25, 3], [7, 0]]),
+        ([[], [5], [6, 7]], "int64", [[0, 0], [5, 0], [6, 7]]),
+        ([[5], []], "int64", [[5], [0]]),
+        ([np.array([1], "int8"), np.array([300], "int16")], "int16", [[1], [300]]),
+        ([np.array([], "float32"), np.array([2**40])], "int64", [[0], [2**40]]),
+        ([np.array([], "int32")], "int32", [[]]),
+        ([[True], [2]], "int64", [[1], [2]]),
+    ],
+)
+def test_rows_of_several_dtypes_are_promoted(rows, dtype, data):
+    batch = fluid.SequenceBatch.from_rows(rows)
+    assert batch.data.dtype == dtype and batch.data.tolist() == data
