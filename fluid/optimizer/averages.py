@@ -379,7 +379,7 @@ class ExponentialMovingAverage(Average):
 
     def start(self, params: Any) -> ExponentialState:
         """Return the initial state of the moving average of parameters: a count of 0, and sums of 0."""
-        return ExponentialState(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32), optax.tree.zeros_like(params))
+        return ExponentialState(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32), _zeros(params))
 
     def step(self, state: ExponentialState, params: Any) -> ExponentialState:
         """Return the next state of the average: each weighted sum becomes `decay * sum + (1 - decay) * parameter`."""
@@ -473,9 +473,9 @@ class ModelAverage(Average):
         return WindowState(
             count=jnp.zeros([], jnp.int32),
             size=jnp.zeros([], jnp.int32),
-            mean=optax.tree.zeros_like(params),
+            mean=_zeros(params),
             old_size=jnp.zeros([], jnp.int32),
-            old_mean=optax.tree.zeros_like(params),
+            old_mean=_zeros(params),
         )
 
     def step(self, state: WindowState, params: Any) -> WindowState:
@@ -523,6 +523,14 @@ class Averaged(Wrapper):
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
         """Return the parameters `params` after an update, unchanged, and the next state of their average."""
         return params, self.average.step(own, params)
+
+
+def _zeros(params: Any) -> Any:
+    """Return sums of zeros for `params`, in float32 or wider.
+
+    In bfloat16, an average stalls: a change by a thousandth of a number is less than half of the last digit.
+    """
+    return jax.tree.map(lambda p: jnp.zeros_like(p, dtype=jnp.promote_types(p.dtype, jnp.float32)), params)
 
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:

@@ -398,3 +398,17 @@ def test_accumulation_equals_the_whole_batch():
     small = final(fluid.optimizer.Adam(1e-2, accumulate_steps=4, **options), batches)
     whole = [np.concatenate(batches[i : i + 4]) for i in (0, 4)]
     assert_close(small, final(fluid.optimizer.Adam(1e-2, **options), whole), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("average", [ExponentialMovingAverage(0.999), ModelAverage(1.0, 1000, 1000)])
+def test_averages_of_bfloat16_parameters_do_not_stall(average):
+    start = jnp.asarray([1.0, -3.0], "bfloat16")
+    state = average.start({"w": start})
+    values = [start + jnp.asarray(step / 64, "bfloat16") for step in range(200)]
+    for value in values:
+        state = average.step(state, {"w": value})
+    seen = np.array([np.asarray(v, "float64") for v in values])
+    weights = 0.999 ** np.arange(199, -1, -1) if isinstance(average, ExponentialMovingAverage) else np.ones(200)
+    found = average.value(state, {"w": start})["w"]
+    assert found.dtype == "bfloat16"
+    np.testing.assert_allclose(np.asarray(found, "float64"), weights @ seen / weights.sum(), rtol=0.004)
