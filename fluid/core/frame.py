@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import pathlib
 import sys
@@ -10,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +22,11 @@ from fluid._util.text import shape_text
 
 # The folders of fluid, JAX and NumPy: source lines in these folders are not the user's code.
 _LIBRARIES = tuple(
-    str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
+    os.path.dirname(os.path.realpath(file)) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
-_MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
+_MACHINERY = os.path.realpath(contextlib.__file__)
+# Code that a user typed has a name in angle brackets, and so has generated code, such as the `__init__` of a dataclass.
+_TYPED = ("<stdin>", "<input>", "<console>", "<ipython-input", "<python-input", "<doctest")
 # `CALLED_AT`: in messages, the words between a source line inside a function and the source line that calls this
 # function.
 CALLED_AT = ", called at "
@@ -468,9 +472,28 @@ def mixed_prefix(name: str, site: str) -> str:
     )
 
 
+@functools.cache
 def is_library(filename: str) -> bool:
-    """Return whether a file belongs to fluid, JAX, NumPy or Python's import machinery, rather than to the user."""
-    return filename.startswith(_LIBRARIES) or filename in _MACHINERY
+    """Return whether a file belongs to fluid, JAX, NumPy or Python, or is generated code, rather than the user's file.
+
+    Example:
+      >>> is_library(errors.__file__), is_library("<string>"), is_library("<stdin>"), is_library("/home/me/net.py")
+      (True, True, False, False)
+    """
+    if filename.startswith("<"):
+        # `python -c` runs the user's text as "<string>".
+        return not filename.startswith(_TYPED) and not (filename == "<string>" and sys.argv[:1] == ["-c"])
+    real = os.path.realpath(filename)
+    return real.startswith(_LIBRARIES) or real == _MACHINERY
+
+
+def _user_frames() -> Iterator[FrameType]:
+    """Yield the Python frames of the user's code in the call stack, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
 
 
 def user_site() -> str:
@@ -478,15 +501,23 @@ def user_site() -> str:
 
     While a recorded call of `fluid.static` runs, the result is the source line that recorded the call.
     """
+    return _user_sites(1)
+
+
+def user_sites() -> str:
+    """Return the two innermost source lines of the user's code in the call stack, as one text.
+
+    If the call stack has only one line of the user, return this line; see `user_site`.
+    """
+    return _user_sites(2)
+
+
+def _user_sites(count: int) -> str:
     if (running_frame := _current.get()) is not None and running_frame.site:
         return running_frame.site
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if not is_library(code.co_filename):
-            return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return "unknown line"
+    found = itertools.islice(_user_frames(), count)
+    lines = (f"{f.f_code.co_filename}:{f.f_lineno} in {f.f_code.co_name}" for f in found)
+    return CALLED_AT.join(lines) or "unknown line"
 
 
 def creation_sites(specs: Mapping[str, ParameterSpec]) -> dict[str, str]:
@@ -509,28 +540,11 @@ def _without_folders(site: str) -> str:
     return f"{pathlib.PurePath(path).name}{colon}{line}"
 
 
-def user_sites() -> str:
-    """Return the two innermost source lines of the user's code in the call stack, as one text.
-
-    If the call stack has only one line of the user, return this line; see `user_site`.
-    """
-    if (running_frame := _current.get()) is not None and running_frame.site:
-        return running_frame.site
-    found: list[str] = []
-    frame: Any = sys._getframe(1)
-    while frame is not None and len(found) < 2:
-        code = frame.f_code
-        if not is_library(code.co_filename):
-            found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
-        frame = frame.f_back
-    return CALLED_AT.join(found) or "unknown line"
-
-
 def warn(message: str) -> None:
     """Issue a FluidWarning that points at the innermost source line of the user in the call stack."""
-    frame = sys._getframe(1)
-    level = 2
-    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+    user = next(_user_frames(), None)
+    level, frame = 1, sys._getframe(0)
+    while frame is not user and frame.f_back is not None:
         frame = frame.f_back
         level += 1
     warnings.warn(message, errors.FluidWarning, stacklevel=level)

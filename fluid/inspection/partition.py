@@ -7,6 +7,7 @@ of these values into the equations. The cost is counted in operations and bytes,
 
 import functools
 import itertools
+import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -186,7 +187,7 @@ def _stand_in(spec: FeedSpec, sample: Sequence[int] | None, sizes: Sizes) -> Any
     return jax.eval_shape(lambda: stand_in(spec, sample[0], steps))
 
 
-_LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
+_LAYERS = os.path.join(os.path.dirname(errors.__file__), "layers")
 
 
 class PartEquations(NamedTuple):

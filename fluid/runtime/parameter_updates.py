@@ -12,7 +12,6 @@ half precision keep their dtype.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -185,18 +184,12 @@ def _tables_of(program: Program, optimizer: Any, parameters: tuple[str, ...]) ->
     shared = [n for n in looked_up if n in program.dense_uses]
     tables = [n for n in looked_up if n not in shared]
     if shared:
-        warnings.warn(
+        warn(
             f"the tables {shared} of {program.name} are used as a whole too, so their updates are dense; "
-            f"give every embedding of them is_sparse=True",
-            errors.FluidWarning,
-            stacklevel=3,
+            f"give every embedding of them is_sparse=True"
         )
     if tables and (why := needs_all_rows(optimizer)):
-        warnings.warn(
-            f"{type(optimizer).__name__} {why}, so the updates of {tables} are dense, as they must be to be exact",
-            errors.FluidWarning,
-            stacklevel=3,
-        )
+        warn(f"{type(optimizer).__name__} {why}, so the updates of {tables} are dense, as they must be to be exact")
         tables = []
     return tuple(tables)
 

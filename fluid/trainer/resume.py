@@ -8,7 +8,6 @@ same. A training that was killed and resumed ends with identical bits.
 import hashlib
 import json
 import logging
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.text import counted
-from fluid.core import NestedSequenceBatch, SequenceBatch
+from fluid.core import NestedSequenceBatch, SequenceBatch, warn
 from fluid.distributed.group import whole
 from fluid.reader.base import stages
 from fluid.reader.pipeline import Batch, Batches, InputPipeline
@@ -287,13 +286,11 @@ class Progress:
                 f"batch size, or start anew with another checkpoint_dir"
             )
         if found != expected:
-            warnings.warn(
+            warn(
                 f"the reader gives another order than before the interruption: minibatch {self.step - 1} of epoch "
                 f"{self.epoch} is not the one that was trained on, so that in this epoch examples may be repeated or "
                 f"left out. fluid.reader.shuffle(rows, buf_size, seed=0) has the same order in every run, and "
-                f"fluid.reader.map(f, rows, seed=0) hands f(row, rng) the same random numbers",
-                errors.FluidWarning,
-                stacklevel=2,
+                f"fluid.reader.map(f, rows, seed=0) hands f(row, rng) the same random numbers"
             )
 
 

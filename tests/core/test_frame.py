@@ -1,6 +1,9 @@
 """The record of a traced program: source lines for error messages, names of values, and states."""
 
+import dataclasses
 import importlib.util
+import pathlib
+import warnings
 
 import jax.numpy as jnp
 import pytest
@@ -27,6 +30,58 @@ def test_user_folder_named_like_a_library_is_blamed(folder, tmp_path):
     with pytest.raises(errors.ArgumentError) as caught:
         fluid.Program(net.program)
     assert f"called at {path}:5 in program" in caught.value.__notes__[0]
+
+
+def through_a_link(folder):
+    """Return the code of `fluid/core/frame.py` for a package folder that is a symbolic link."""
+    link = folder / "fluid"
+    link.symlink_to(pathlib.Path(errors.__file__).parent, target_is_directory=True)
+    return str(link / "core" / "frame.py")
+
+
+def test_a_linked_package_folder_is_no_user_file(tmp_path):
+    path = through_a_link(tmp_path)
+    space = {"core": core}
+    exec(compile("def ask(): return core.user_sites()", path, "exec"), space)  # fluid's own code, found by the link
+    assert core.is_library(path)
+    assert space["ask"]().startswith(f"{__file__}:")
+    (tmp_path / "net.py").symlink_to(__file__)
+    assert not core.is_library(str(tmp_path / "net.py"))
+
+
+def test_generated_code_is_no_user_file():
+    @dataclasses.dataclass
+    class Head:
+        site: str = dataclasses.field(default_factory=core.user_site)
+
+    assert Head().site.startswith(f"{__file__}:")
+    with pytest.warns(errors.FluidWarning) as caught:
+        fluid.optimizer.Momentum(0, momentum=0.9)
+    assert caught[0].filename == __file__
+
+
+def test_typed_code_is_of_the_user():
+    space = {"core": core}
+    exec(compile("def ask(): return core.user_site()", "<stdin>", "exec"), space)
+    assert space["ask"]() == "<stdin>:1 in ask"
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_warnings_of_sparse_tables_point_at_the_user(dense):
+    def program():
+        ids = fluid.layers.data("ids", shape=[1], dtype="int64")
+        table = fluid.ParamAttr(name="table")
+        read = fluid.layers.embedding(ids, size=[5, 2], is_sparse=True, param_attr=table)
+        if dense:
+            read = read + fluid.layers.embedding(ids, size=[5, 2], param_attr=table)
+        loss = fluid.layers.mean(read)
+        (fluid.optimizer.SGD(0.1) if dense else fluid.optimizer.Adam(0.1)).minimize(loss)
+        return loss
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fluid.Session(program)
+    assert [w.filename for w in caught if "dense" in str(w.message)] == [__file__]
 
 
 def test_layer_used_outside_a_program_is_named():

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -283,11 +282,7 @@ class SaveBest(Monitor):
             for average in self.trainer._evaluator.averages_of(value):
                 tested.enter_context(average.apply(self.trainer))
             if complaint := self._health.complaint(self.trainer.session.scope.arrays):
-                warnings.warn(
-                    f"{self.monitor} is the best so far, {value:.6g}, but {complaint}; nothing was saved",
-                    errors.FluidWarning,
-                    stacklevel=2,
-                )
+                warn(f"{self.monitor} is the best so far, {value:.6g}, but {complaint}; nothing was saved")
                 return
             self._keep()
         self.best = value
