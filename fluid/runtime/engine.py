@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -107,6 +109,7 @@ class Engine:
         self.strategy = strategy or OneTraining()
         self.function = function
         self.programs: dict[str, Program] = {}
+        self._given: dict[str, Program] = {}  # as the caller knows each program, by its name here
         self.rules: dict[str, list[Rule]] = {}
         self.scope = Scope(seed, self.place)
         self.rates = Rates(self.place)
@@ -139,14 +142,14 @@ class Engine:
           initial: False creates parameters with zeros instead of initial values.
 
         Returns:
-          The Program; its name is the name of the function, with a number if that name is taken.
+          The Program; its name is the name of the function, with a number if that name is taken. Then a given Program
+          stays as it is, and the result is a copy with the new name.
         """
-        program = function if isinstance(function, Program) else Program(function, precision=self._precision)
-        name = program.name
-        count = 0
-        while program.name in self.programs:
-            count += 1
-            program.name = f"{name}_{count}"
+        program = given = function if isinstance(function, Program) else Program(function, precision=self._precision)
+        names = (f"{given.name}_{count}" if count else given.name for count in itertools.count())
+        if (name := next(n for n in names if n not in self.programs)) != given.name:
+            program = copy.copy(given)
+            program.name = name
         # All code that can raise an error runs first, so that an error leaves the session unchanged.
         for other in self.programs.values():
             check_same_nets(program.name, program.shared, other.shared)
@@ -164,6 +167,7 @@ class Engine:
         ]
         self.rates.add(program.name, rules)
         self.programs[program.name] = program
+        self._given[program.name] = given
         self.rules[program.name] = rules
         return program
 
@@ -218,7 +222,9 @@ class Engine:
                 return fitting[0]
         for name, known in self.programs.items():
             original = getattr(known.function, "__wrapped__", known.function)
-            if program is known or program == name or (callable(program) and program in (known.function, original)):
+            if program in (known, self._given[name], name) or (
+                callable(program) and program in (known.function, original)
+            ):
                 return known
         raise no_program(program, self.programs)
 

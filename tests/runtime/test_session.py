@@ -562,3 +562,29 @@ def test_sessions_have_readable_representations():
     assert "third" in shown and "1,000" in shown and "float32[batch, 1]" in shown
     session.close()
     assert repr(session) == "Session(closed)"
+
+
+def other_evaluation():
+    return {"loss": fluid.layers.mean(model())}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_session_renames_no_program_of_another(number):
+    mine = fluid.Program(training, name="net")
+    others = [fluid.Program(other_evaluation, name="net") for _ in range(number)]
+    with fluid.Session(mine) as a, fluid.Session(*others) as b:
+        assert list(b.programs) == ["net", "net_1"][:number]
+        added = b.add(mine)
+        assert (mine.name, added.name) == ("net", f"net_{number}")
+        losses = [s.run(mine, FEED, fetch=["loss"])[0].item() for s in (a, b, a, b)]
+        assert losses[0] == losses[1] and losses[2] == losses[3] < losses[0]
+        assert a.run("net", FEED, fetch=["loss"])[0] < losses[2]
+        assert list(a.programs) == ["net"] and a.programs["net"] is mine
+
+
+def test_a_program_added_twice_has_two_names():
+    program = fluid.Program(training)
+    with fluid.Session(program, program) as session:
+        assert [p.name for p in session.programs.values()] == ["training", "training_1"]
+        first = session.run("training", FEED)["loss"]
+        assert session.run("training_1", FEED)["loss"] < first
