@@ -333,10 +333,12 @@ class SavesArrays:
             self._warn_of_copies(pairs, rate)
             self._checked_copies |= {copy}
         with scope.lock:
+            copies = {}  # every read is before the first write, so that {"a": "b", "b": "a"} swaps
             for target, source in pairs.items():
                 new, old = scope.arrays[source], scope.arrays[target]
                 moved = own_array(new) if rate == 1 else _moved(old, new, np.float32(rate))
-                scope.arrays[target] = jax.device_put(moved, old.sharding)
+                copies[target] = jax.device_put(moved, old.sharding)
+            scope.arrays.update(copies)
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:

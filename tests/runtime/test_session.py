@@ -588,3 +588,38 @@ def test_a_program_added_twice_has_two_names():
         assert [p.name for p in session.programs.values()] == ["training", "training_1"]
         first = session.run("training", FEED)["loss"]
         assert session.run("training_1", FEED)["loss"] < first
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.25])
+def test_copies_read_every_array_before_they_write(rate):
+    def nets():
+        x = fluid.layers.data("x", shape=[4])
+        return [fluid.layers.fc(x, 3, name=name) for name in ("one", "two", "three")]
+
+    names = [f"{name}.w_0" for name in ("one", "two", "three")]
+    with fluid.Session(nets) as session:
+        before = {name: np.array(session.scope[name]) for name in names}
+        session.copy_params(dict(zip(names, [*names[1:], names[0]], strict=True)), rate=rate)
+        for source, target in zip(names, [*names[1:], names[0]], strict=True):
+            expected = before[target] + rate * (before[source] - before[target])
+            np.testing.assert_allclose(session.scope[target], expected, rtol=1e-6)
+
+
+def test_rename_swaps_arrays_and_their_optimizer_states(tmp_path):
+    def program():
+        x = fluid.layers.data("x", shape=[4])
+        a, b = (fluid.layers.fc(x, 1, name=name, bias_attr=False) for name in ("one", "two"))
+        loss = fluid.layers.mean(fluid.layers.square(a - 1.0) + fluid.layers.square(b + 2.0))
+        fluid.optimizer.Momentum(0.1, momentum=0.9).minimize(loss)
+        return loss
+
+    with fluid.Session(program) as session:
+        session.run(feed={"x": X})
+        session.save(tmp_path / "swap.fluid")
+        before = session.state()
+        session.load(tmp_path / "swap.fluid", rename={"one.w_0": "two.w_0", "two.w_0": "one.w_0"})
+        after = session.state()
+    assert any(name.startswith("@") and name.endswith("one.w_0") for name in before)
+    for name, array in before.items():
+        other = name.replace("one.", "#").replace("two.", "one.").replace("#", "two.")
+        np.testing.assert_array_equal(after[other], array)
