@@ -5,7 +5,7 @@
 the interpreter ends as always: it waits for threads, calls the functions of `atexit` and flushes the output.
 
 A forked process differs in what Python does before the first line of the code: modules are already imported, and the
-hash seed is that of the server. So tests of the import, of hash seeds, of what an environment lacks, and of the start
+server sets the hash seed. So tests of the import, of hash seeds, of what an environment lacks, and of the start
 of the command line use `subprocess`. Variables that Python and JAX read at their start (PYTHON..., JAX_...) hold:
 processes with other values get a server of their own. No server starts a thread or a device before it forks.
 """
@@ -42,7 +42,7 @@ class Process:
       *command: what follows `python` on a command line: `"-c", code`, `"-m", module`, or a script; then its arguments.
       cwd: the working folder; by default the current one.
       env: all environment variables; by default the same as in the test.
-      stdout, stderr: PIPE, a file or its number, or None for the same as in the test; STDOUT sends errors to the output.
+      stdout, stderr: PIPE, a file or its number, or None for the output of the test; STDOUT joins both.
       start_new_session: True makes the process the leader of a session and of a process group.
     """
 
