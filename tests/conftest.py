@@ -8,9 +8,13 @@ import platform
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import zlib
+
+if sys.argv[:1] == ["-c"]:  # a worker of pytest-xdist; fluid must not take its start for a program of a user
+    sys.argv[0] = "pytest"
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the import of JAX; to test a GPU, set cuda,cpu
 os.environ.setdefault("MPLBACKEND", "agg")

@@ -116,7 +116,7 @@ def float_labels():
     fluid.Trainer(train_program, SGD)
 
 
-@THEME.mistake("The loss becomes NaN", errors.FluidWarning, "nan", "TerminateOnNaN")
+@THEME.mistake("The loss becomes NaN", errors.FluidWarning, "the loss is inf", "TerminateOnNaN")
 def loss_becomes_nan():
     trainer = fluid.Trainer(regression, fluid.optimizer.SGD(1e20))
     trainer.train(fluid.reader.arrays({"x": X, "y": Y}, batch_size=2), num_epochs=2)
