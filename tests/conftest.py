@@ -1,5 +1,6 @@
 """Settings and fixtures for all tests: the CPU by default, reproducible hypothesis runs, the digits."""
 
+import contextlib
 import gc
 import hashlib
 import os
@@ -21,6 +22,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 import hypothesis
 import jax
+import jaxlib.version
 import numpy as np
 import pytest
 
@@ -109,8 +111,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "sample(n): run one item of n, which FLUID_TEST_SEED selects")
     reuse_contexts()
     # Programs contain a Python line for each operation. Collecting whole tracebacks takes a tenth of the time.
-    jax.config.update("jax_include_full_tracebacks_in_locations", False)
-    jax.config.update("jax_traceback_in_locations_limit", 1)
+    with contextlib.suppress(AttributeError):  # another JAX may lack these settings
+        jax.config.update("jax_include_full_tracebacks_in_locations", False)
+        jax.config.update("jax_traceback_in_locations_limit", 1)
     if not is_worker(config):
         if memory := temporary_memory():
             os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.tempdir = os.environ["TMPDIR"] = memory
@@ -158,7 +161,7 @@ def compiled_programs():
     root = pathlib.Path(os.environ.get("FLUID_TEST_CACHE") or pathlib.Path(__file__).parents[1] / ".compiled")
     optimizations = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS")
     machine = hashlib.sha256(repr((processor(), os.environ.get("XLA_FLAGS"), optimizations)).encode()).hexdigest()
-    return root / f"jaxlib-{jax.lib.__version__}-python-{platform.python_version()}-{machine[:8]}"
+    return root / f"jaxlib-{jaxlib.version.__version__}-python-{platform.python_version()}-{machine[:8]}"
 
 
 def processor():
