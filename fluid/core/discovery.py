@@ -27,12 +27,14 @@ from fluid.core.equations import (
     with_slope,
 )
 from fluid.core.explain import explained_error, shape_text
-from fluid.core.frame import TRAIN, Array, Frame, ParameterSpec, current_frame, running, warn
+from fluid.core.frame import TRAIN, Array, Frame, ParameterSpec, begins_path, current_frame, running, warn
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of
 from fluid.core.updates import check_not_changed
 
 _LAYOUT = frozenset({"reshape", "transpose", "squeeze", "convert_element_type", "copy"})
+# The public attributes of fluid.Results, which would hide outputs of equal names.
+_OF_RESULTS = frozenset({"count", "get", "index", "items", "keys", "names", "unread", "values"})
 _WEIGHT, _DEAD, _ALIVE = "weight", "dead", ("alive", "")
 
 
@@ -242,6 +244,7 @@ def discover(
     explained: errors.FluidError | None = None
     reductions: list[Reduction | None] = []
 
+    @begins_path
     def trace() -> Any:
         nonlocal names, loss_output, explained
         frame.given.key = jax.random.key(0)
@@ -327,6 +330,12 @@ def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ..
                 f"{_first_of(value, names[position] if names else None)}; "
                 f"return arrays made by layers, in one flat list, tuple or dict"
             )
+    hidden = next((name for name in names or () if name in _OF_RESULTS), None)
+    if hidden is not None:
+        raise errors.ProgramError(
+            f"the program function {program} returns an output {hidden!r}, which is a method of fluid.Results, so that "
+            f"results.{hidden} would be this method; give the output another name: return {{'{hidden}_value': ...}}"
+        )
     # Arrays are returned unconverted: `Frame.note` stores facts by object identity, and a converted copy loses them.
     kept = SequenceBatch | NestedSequenceBatch | jax.Array
     return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names

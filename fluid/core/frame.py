@@ -8,10 +8,10 @@ import pathlib
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,8 @@ _LIBRARIES = tuple(
 _MACHINERY = os.path.realpath(contextlib.__file__)
 # Code that a user typed has a name in angle brackets, and so has generated code, such as the `__init__` of a dataclass.
 _TYPED = ("<stdin>", "<input>", "<console>", "<ipython-input", "<python-input", "<doctest")
+# The code of the functions that call the user's program function or shared function; see `begins_path`.
+_BEGINNINGS: set[CodeType] = set()
 # `CALLED_AT`: in messages, the words between a source line inside a function and the source line that calls this
 # function.
 CALLED_AT = ", called at "
@@ -91,6 +93,16 @@ class FeedSpec:
         return jax.dtypes.canonicalize_dtype(self.dtype)
 
 
+class Call(NamedTuple):
+    """A call in the user's code: the function that contains it, and its position, `file:line:instruction`.
+
+    The instruction distinguishes two calls in one line. Files store only the names of functions, because lines move.
+    """
+
+    function: str
+    position: str = ""
+
+
 @dataclass(frozen=True)
 class ParameterSpec:
     """The description of a named array that outlives a step: a parameter, or a state if `trainable` is None.
@@ -103,6 +115,7 @@ class ParameterSpec:
       kind: the kind of layer that the automatic name comes from, such as "fc"; empty if the user named the array.
       layer: the name of the layer that created the array, such as "batch_norm_0"; empty if no layer did.
       device: the device of `with fluid.device_guard(...)`, such as "gpu:1"; empty outside.
+      path: if the name is automatic, the calls that led to the array, innermost first; see `user_path`.
     """
 
     name: str
@@ -115,6 +128,7 @@ class ParameterSpec:
     kind: str = ""
     layer: str = ""
     device: str = ""
+    path: tuple[Call, ...] = ()
 
 
 @dataclass
@@ -232,6 +246,7 @@ class Declared:
       optimizers: the optimizer of each `minimize` call in the first traced run; empty during this first run.
       used_whole: names of parameters that are read as a whole, and not only by row look-ups (embeddings).
       shared: the shared functions by name.
+      modules: by `id`, the objects that `layers.module` was called with, and the prefixes of the names of their arrays.
       openings: the `with` blocks of each name scope, in order, by the full prefix of the scope.
       only_frozen: the names of parameters that are not trainable for the only reason that every use so far is inside
         `with fluid.frozen():`.
@@ -248,6 +263,7 @@ class Declared:
     optimizers: tuple[Any, ...] = ()
     used_whole: set[str] = field(default_factory=set)
     shared: dict[str, SharedFunction] = field(default_factory=dict)
+    modules: dict[int, tuple[Any, str]] = field(default_factory=dict)
     openings: dict[str, list[Opening]] = field(default_factory=dict)
     only_frozen: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
@@ -487,13 +503,36 @@ def is_library(filename: str) -> bool:
     return real.startswith(_LIBRARIES) or real == _MACHINERY
 
 
-def _user_frames() -> Iterator[FrameType]:
-    """Yield the Python frames of the user's code in the call stack, the innermost first."""
+def _user_frames(until: Collection[CodeType] = ()) -> Iterator[FrameType]:
+    """Yield the Python frames of the user's code in the call stack, innermost first, up to a function in `until`."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code not in until:
         if not is_library(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
+
+
+def begins_path(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare that the paths of automatic names begin with the user's function that `function` calls."""
+    _BEGINNINGS.add(function.__code__)
+    return function
+
+
+def user_path() -> tuple[Call, ...]:
+    """Return the calls of the user's code from the program function, or shared function, to a layer; innermost first.
+
+    While a recorded call of `fluid.static` runs, the result has one Call, of the source line that recorded the call.
+    """
+    if (running_frame := _current.get()) is not None and running_frame.site:
+        line, _, function = running_frame.site.rpartition(" in ")
+        return (Call(function, f"{line}:0"),)
+    return tuple(
+        Call(
+            frame.f_code.co_qualname.rpartition("<locals>.")[2],
+            f"{os.path.realpath(frame.f_code.co_filename)}:{frame.f_lineno}:{frame.f_lasti}",
+        )
+        for frame in _user_frames(_BEGINNINGS)
+    )
 
 
 def user_site() -> str:
@@ -533,6 +572,22 @@ def creation_sites(specs: Mapping[str, ParameterSpec]) -> dict[str, str]:
         for name, spec in specs.items()
         if spec.site
     }
+
+
+def creation_paths(specs: Mapping[str, ParameterSpec]) -> dict[str, str]:
+    """Return the names of the user's functions that created each array with an automatic name, innermost first.
+
+    Example:
+      >>> path = (Call("block", "net.py:2"), Call("train", "net.py:9"))
+      >>> creation_paths({"w": ParameterSpec("w", (3,), "float32", jax.nn.initializers.zeros, True, path=path)})
+      {'w': 'block in train'}
+    """
+    return {name: " in ".join(call.function for call in spec.path) for name, spec in specs.items() if spec.path}
+
+
+def shown_path(path: Sequence[Call]) -> str:
+    """Return calls of the user's functions as text for messages: `net.py:2 in block, called at net.py:9 in train`."""
+    return CALLED_AT.join(f"{call.position.rpartition(':')[0]} in {call.function}" for call in path)
 
 
 def _without_folders(site: str) -> str:

@@ -375,7 +375,7 @@ class StackedBody(Body):
             shape = (count, *shape)
             initializer = Stacked(initializer, getattr(initializer, "key_name", spec.name), self._axis)
         if spec.trainable is None:
-            return create_state(spec.name, shape, spec.dtype, initializer, spec.layer)
+            return create_state(spec.name, shape, spec.dtype, initializer, spec.layer, spec.kind)
         return create_parameter(
             spec.name, shape, spec.dtype, initializer, spec.trainable, spec.settings, kind=spec.kind, layer=spec.layer
         )

@@ -47,6 +47,7 @@ from fluid.core.frame import (
     Given,
     ParameterSpec,
     SharedFunction,
+    begins_path,
     running,
     warn,
 )
@@ -485,6 +486,7 @@ class Program(KnownAttributes):
         specs = (self.parameters | self.states).items()
         return {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
 
+    @begins_path
     def _run(
         self,
         given: Given,
@@ -500,7 +502,7 @@ class Program(KnownAttributes):
         """
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
         frame = Frame(mode, self.precision, labelling=labelling, plain=plain, given=given, declared=declared)
-        frame.frozen, frame.known = frozen, self.parameters
+        frame.frozen, frame.known = frozen, self.parameters | self.states
         if until is not None:
             if not until:
                 return frame, []

@@ -11,7 +11,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.core.argument_checks import name_of
-from fluid.core.frame import Frame, SharedCall, SharedFunction, current_frame, mixed_prefix, user_site
+from fluid.core.frame import Frame, SharedCall, SharedFunction, begins_path, current_frame, mixed_prefix, user_site
 
 
 def shared(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
@@ -100,6 +100,7 @@ class Shared:
         """Bind a method to its instance, as Python does for functions."""
         return self if instance is None else Shared(self.function.__get__(instance, owner), self.name)
 
+    @begins_path
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the shared function: all its calls use the same parameters and states, which the first call creates."""
         frame = current_frame("shared")

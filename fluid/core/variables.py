@@ -22,6 +22,8 @@ from fluid.core.frame import (
     Naming,
     ParameterSpec,
     current_frame,
+    shown_path,
+    user_path,
     user_site,
 )
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, filled
@@ -68,31 +70,32 @@ def create_parameter(
     if not rows_only or frame.inside_loop:
         frame.declared.used_whole.add(name)
     sizes = _sizes(name, shape)
-    spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, layer)
-    if kind and frame.known:
-        _check_same_layer(frame, spec)
+    path = user_path() if kind else ()
+    spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, layer, path=path)
+    _check_same_layer(frame, spec)
     return _named_array(_as_frozen(frame, spec), whole=not rows_only)
 
 
 def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
-    """Raise an error if an automatic parameter name belongs to different layers in train mode and test mode.
+    """Raise an error if an automatic name belongs to different layers in train mode and test mode.
 
     A layer that only one mode calls causes this error: it changes the numbers in the names of later layers.
 
     Raises:
-      ParameterError: in train mode, the source line of this parameter created a parameter with another name.
+      ParameterError: in train mode, other calls of the user's functions created the array of this name.
     """
     first = frame.known.get(spec.name)
-    if first is None or first.site == spec.site:
+    if first is None or spec.name in frame.declared.arrays or first.path == spec.path or not (first.path and spec.path):
         return
-    then = next((name for name, known in frame.known.items() if known.site == spec.site and known.kind), None)
-    if then is not None:
-        raise errors.ParameterError(
-            f"{spec.site}: the parameter {spec.name!r} of {frame.mode} mode would be that of another layer, created in "
-            f"training at {first.site}; there, the name here is {then!r}. Automatic names count layers, so that a "
-            f"layer that one mode leaves out, as under `if layers.is_training():`, changes the numbers of those after "
-            f'it; give that layer a name of its own: name="auxiliary"'
-        )
+    then = next((name for name, known in frame.known.items() if known.path == spec.path), None)
+    raise errors.ParameterError(
+        f"{spec.site}: the parameter {spec.name!r} of {frame.mode} mode would be that of another layer, created in "
+        f"training at {shown_path(first.path)}, and here at {shown_path(spec.path)}"
+        f"{f'; there, the name here is {then!r}' if then else ''}. Automatic names count layers, so that a layer that "
+        f"one mode leaves out, as under `if layers.is_training():`, changes the numbers of those after it; give that "
+        f'layer a name of its own: name="auxiliary". For one layer in both places, share the function that calls it: '
+        f"fluid.shared(function)"
+    )
 
 
 def named_array(name: str) -> jax.Array:
@@ -136,15 +139,19 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
 
 
 def create_state(
-    name: str, shape: Sequence[int], dtype: str, initializer: Callable[..., Any], layer: str = ""
+    name: str, shape: Sequence[int], dtype: str, initializer: Callable[..., Any], layer: str = "", kind: str = ""
 ) -> jax.Array:
     """Return the value of a named state: an array that layers change themselves, such as a moving average.
 
     States are saved with the parameters, and optimizers never change them. For arguments and errors, see
     `create_parameter`.
     """
-    site = _site(current_frame("layers.create_state"))
-    return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, None, None, site, layer=layer))
+    frame = current_frame("layers.create_state")
+    path = user_path() if kind else ()
+    sizes = _sizes(name, shape)
+    spec = ParameterSpec(name, sizes, dtype, initializer, None, None, _site(frame), kind, layer, path=path)
+    _check_same_layer(frame, spec)
+    return _named_array(spec)
 
 
 @contextlib.contextmanager
@@ -396,6 +403,15 @@ def _second_array(frame: Frame, name: str) -> str:
     )
 
 
+def _check_name(name: str) -> None:
+    """Raise an error for a name that files cannot hold: a leading "@" marks optimizer state and counters."""
+    if name.startswith("@") and not name.endswith("@"):  # Fluid has counters such as @LR_DECAY_COUNTER@
+        raise errors.ParameterError(
+            f"the name {name!r} begins with '@', which marks optimizer state and counters in saved files, so that this "
+            f"array could not be loaded; choose another name: name={name.lstrip('@').partition('.')[0]!r}"
+        )
+
+
 def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     try:
         sizes = tuple(int(d) for d in shape)
@@ -447,6 +463,7 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
         )
     arrays = frame.given.states if spec.trainable is None else frame.given.parameters
     if frame.discovering and spec.name not in arrays:
+        _check_name(spec.name)
         # In a loop, use a NumPy array: a JAX value traced inside the loop does not exist outside, where another layer
         # may use this parameter.
         zeros = np.zeros if frame.inside_loop else jnp.zeros

@@ -202,8 +202,9 @@ class Layer:
         The name of the state is `name`. By default it is computed from the name of the layer: `batch_norm_0.w_1` for
         the suffix "w".
         """
+        kind = "" if name else self.automatic_kind
         name = name or self.array_name(suffix)
-        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.owner)
+        return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.owner, kind)
 
     @property
     def owner(self) -> str:

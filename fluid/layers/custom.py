@@ -172,7 +172,9 @@ def create_state(
             f"initializer=fluid.initializer.Normal(0.0, 1.0)"
         )
     full = this.array_name("w") if name is None else this.owner
-    value = core.create_state(full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start, this.owner)
+    value = core.create_state(
+        full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start, this.owner, this.automatic_kind
+    )
     return State(full, value, core.is_frozen(full))
 
 
@@ -229,11 +231,14 @@ def module(
       ['module_0/batch_stats/BatchNorm_0/mean', 'module_0/batch_stats/BatchNorm_0/var']
     """
     # Import the adapters only here, because few programs use modules of other libraries.
-    from fluid.layers.external_modules import Init, Leaf, adapt, leaves
+    from fluid.layers.external_modules import Init, Leaf, adapt, leaves, makes_module
 
     this = Layer("module", name)
     settings = to_attr(param_attr) or ParamAttr(trainable=False)
     prefix = settings.name or this.owner
+    if name is None and settings.name is None and not makes_module(module):
+        # One object is one set of weights. The entry refers to the object, so that its `id` stays its own.
+        prefix = this.frame.declared.modules.setdefault(id(module), (module, prefix))[1]
     arrays = [array_of(this, v) for v in inputs]
     adapted = adapt(module, call)
     init = Init(adapted.init, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays))
@@ -254,7 +259,12 @@ def module(
     ]
     held = [
         core.create_state(
-            f"{prefix}/{path}", leaf.shape, str(leaf.dtype), Leaf(init, count + place, prefix), this.owner
+            f"{prefix}/{path}",
+            leaf.shape,
+            str(leaf.dtype),
+            Leaf(init, count + place, prefix),
+            this.owner,
+            kind="" if settings.name else this.automatic_kind,
         )
         for place, (path, leaf) in enumerate(leaves(states))
     ]

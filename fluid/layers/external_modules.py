@@ -140,6 +140,11 @@ def update(module: Any, name: str, parameters: Mapping[str, Any], states: Mappin
     return _UPDATE[_library(module)](module, *own)
 
 
+def makes_module(module: Any) -> bool:
+    """Return whether `module` is a class or a function of rngs, which makes another module in each call."""
+    return inspect.isclass(module) or (_library(module) == "nnx" and "rngs" in _arguments(module))
+
+
 def _library(module: Any) -> str:
     """Return the library of a module: "linen", "nnx", "haiku" or "equinox"."""
     # Compare the names of base classes instead of the classes, because this needs no import of Flax, Haiku or Equinox.

@@ -276,13 +276,13 @@ def test_names_that_shift_in_test_mode_are_refused():
         session.run(feed={"x": np.ones((2, 4), "float32")}, mode="test")
 
 
-def test_alternative_layers_of_both_modes_share_parameters():
+def test_alternative_layers_of_both_modes_share_by_name():
     def program():
         x = fluid.layers.data("x", shape=[4])
         if fluid.layers.is_training():
-            x = fluid.layers.fc(fluid.layers.dropout(x, 0.5), size=4)
+            x = fluid.layers.fc(fluid.layers.dropout(x, 0.5), size=4, name="first")
         else:
-            x = fluid.layers.fc(x, size=4)
+            x = fluid.layers.fc(x, size=4, name="first")
         for _ in range(2):
             x = fluid.layers.fc(x, size=4)
         return x

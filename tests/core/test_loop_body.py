@@ -12,6 +12,7 @@ from fluid import core, errors, layers
 X = np.random.default_rng(0).normal(size=(4, 3)).astype("float32")
 
 
+@core.begins_path
 def once(function, *args):
     """Call a function once by `core.Body`, which runs the body of a loop such as `layers.scan`; return the result."""
     body = core.Body(function, args, "layers.scan")

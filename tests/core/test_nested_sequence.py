@@ -76,7 +76,7 @@ def program():
     values = fluid.layers.embedding(text, size=[9, 1], param_attr=size)
     flat = values.flat()
     sums = values.nest(jnp.where(flat.mask[..., None], flat.data, 0).sum(1))
-    return {"mean": fluid.layers.mean(sums), "sums": sums, "values": values}
+    return {"mean": fluid.layers.mean(sums), "sums": sums, "texts": values}
 
 
 TEXT = [[[1, 2], [3]], [[4, 5, 6], [], [7]]]
@@ -96,20 +96,20 @@ def test_a_program_over_two_levels(text):
     found = fluid.Session(program).run(feed={"text": text})
     assert np.isclose(found["mean"], (3 + 3 + 15 + 0 + 7) / 5)
     assert [row.ravel().tolist() for row in found["sums"].rows()] == [[3, 3], [15, 0, 7]]
-    assert [[s.ravel().tolist() for s in row] for row in found["values"].rows()] == TEXT
+    assert [[s.ravel().tolist() for s in row] for row in found["texts"].rows()] == TEXT
 
 
 def test_inferring_and_testing_over_two_levels():
     inferencer = fluid.Inferencer(program, params={"table": np.arange(9.0, dtype="float32").reshape(9, 1)})
-    values = inferencer.infer({"text": TEXT}, fetch=["values"])[0]
+    values = inferencer.infer({"text": TEXT}, fetch=["texts"])[0]
     assert isinstance(values, fluid.NestedSequenceBatch) and type(values.data) is np.ndarray
-    lod = inferencer.infer({"text": TEXT}, fetch=["values"], return_numpy=False)[0]
+    lod = inferencer.infer({"text": TEXT}, fetch=["texts"], return_numpy=False)[0]
     assert lod.recursive_sequence_lengths() == [[2, 3], [2, 1, 3, 0, 1]]
     assert np.array(lod).ravel().tolist() == [1, 2, 3, 4, 5, 6, 7]
 
     def training():
         found = program()
-        return found["mean"], found["values"]
+        return found["mean"], found["texts"]
 
     trainer = fluid.Trainer(training, fluid.optimizer.SGD(0.0))
     tested = trainer.test([[(row,) for row in TEXT], [([[8]],)]])

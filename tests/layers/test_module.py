@@ -247,3 +247,31 @@ def test_update_of_unknown_name_or_module():
             fluid.io.update_module(Nnx, session)
         with pytest.raises(errors.ArgumentTypeError, match="layers.module takes a module of Flax"):
             fluid.io.update_module(3, session)
+
+
+@pytest.mark.parametrize("net", [nnx.Linear(4, 2, rngs=nnx.Rngs(1)), linen.Dense(2), lambda x: haiku.Linear(2)(x)])
+def test_one_object_is_one_set_of_weights(net):
+    def build():
+        (x,) = feeds(x=X)
+        first = layers.module(net, x)
+        return first + layers.module(net, x * 2.0)
+
+    session = fluid.Session(build)
+    assert len(session.scope) == 2 and all(name.startswith("module_0/") for name in session.scope)
+    weight = next(np.asarray(array) for array in session.scope.values() if array.ndim == 2)
+    session.scope.update({name: np.ones(2) for name, array in session.scope.items() if array.ndim == 1})
+    for mode in ("train", "test"):
+        found = session.run(feed={"x": X}, mode=mode)[0]
+        np.testing.assert_allclose(found, 3 * X @ weight + 2, rtol=1e-4, atol=1e-5)
+
+
+def test_classes_and_names_make_further_sets():
+    make, net = functools.partial(nnx.Linear, 4, 2), nnx.Linear(4, 2, rngs=nnx.Rngs(1))
+
+    def build():
+        (x,) = feeds(x=X)
+        values = [layers.module(make, x), layers.module(make, x)]
+        return sum(values) + layers.module(net, x, name="a") + layers.module(net, x, name="b")
+
+    owners = {name.partition("/")[0] for name in fluid.Program(build).parameters}
+    assert owners == {"module_0", "module_1", "a", "b"}

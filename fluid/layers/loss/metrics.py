@@ -431,7 +431,7 @@ def auc(
 def _counts(this: Layer, shape: list[int]) -> tuple[str, Any]:
     """Create a state, an array kept between steps, of int32 counts that start at 0; return its name and value."""
     name = this.array_name("w")
-    return name, core.create_state(name, shape, "int32", Constant(0))
+    return name, core.create_state(name, shape, "int32", Constant(0), kind=this.automatic_kind)
 
 
 def _curve(counts: Any, numpy: Any) -> tuple[Any, Any]:
