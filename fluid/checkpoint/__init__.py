@@ -16,7 +16,16 @@ from fluid.checkpoint.array_files import (
 )
 from fluid.checkpoint.atomic import replaced
 from fluid.checkpoint.integrity import NONSENSE, check_structure, natural
-from fluid.checkpoint.match import RENAME_THEM, TAKE_A_PART, LoadReport, check_match, choose
+from fluid.checkpoint.match import (
+    RENAME_THEM,
+    TAKE_A_PART,
+    LoadReport,
+    Origin,
+    check_match,
+    check_paths,
+    choose,
+    other_origins,
+)
 from fluid.checkpoint.recognize import instead, recognized
 from fluid.checkpoint.safetensors import is_safetensors
 from fluid.checkpoint.source import ArraySource, Parameters, Rename, newest_checkpoint, renamed, source_of
@@ -28,6 +37,7 @@ __all__ = [
     "PERSISTABLES_FILE",
     "LoadReport",
     "Loaded",
+    "Origin",
     "Parameters",
     "PathLike",
     "RENAME_THEM",
@@ -37,6 +47,7 @@ __all__ = [
     "StateDictReport",
     "NameTable",
     "check_match",
+    "check_paths",
     "check_structure",
     "choose",
     "file_in",
@@ -47,6 +58,7 @@ __all__ = [
     "load_file",
     "natural",
     "newest_checkpoint",
+    "other_origins",
     "read_npy",
     "read_state_dict",
     "recognized",

@@ -140,12 +140,14 @@ class Loaded(NamedTuple):
       kind: the kind of the arrays, for example "parameters" or "session".
       sites: by array name, the line of code that created the array; only for arrays whose line the file records.
       table: the JSON of the `fluid.reader.Table` of the program; None if it has no Table.
+      paths: by array name, the user's functions that created the array, see `fluid.core.creation_paths`.
     """
 
     arrays: dict[str, np.ndarray]
     kind: str
     sites: dict[str, str]
     table: dict[str, Any] | None = None
+    paths: Mapping[str, str] = {}
 
 
 def save_arrays(
@@ -154,6 +156,7 @@ def save_arrays(
     kind: str = "parameters",
     sites: Mapping[str, str] = {},
     table: Mapping[str, Any] | None = None,
+    paths: Mapping[str, str] = {},
 ) -> None:
     """Write arrays to one file, atomically: a concurrent reader gets the whole old file or the whole new file.
 
@@ -167,6 +170,7 @@ def save_arrays(
       sites: by array name, the line of code that created the array, recorded in the file. Names that `arrays` lacks
         are ignored.
       table: the JSON of the `fluid.reader.Table` of the program, recorded in the file; or None.
+      paths: by array name, the user's functions that created the array, recorded in the file as `sites` are.
 
     Raises:
       ParameterFileError: the folder does not exist or cannot be written.
@@ -182,14 +186,17 @@ def save_arrays(
     warn_of_ending(target, "model.params, or model.safetensors for other libraries")
     host = {name: np.asarray(value) for name, value in arrays.items()}
     known = {name: site for name, site in sites.items() if name in host}
+    calls = {name: path for name, path in paths.items() if name in host}
     if safetensors.is_safetensors(target):
         notes = {"kind": kind}
         notes |= {"sites": json.dumps(known)} if known else {}
+        notes |= {"paths": json.dumps(calls)} if calls else {}
         notes |= {"table": json.dumps(table)} if table is not None else {}
         safetensors.save(target, host, notes)
         return
     listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
     manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing, "sites": known}
+    manifest |= {"paths": calls} if calls else {}
     manifest |= {"table": table} if table is not None else {}
     with replaced(target) as (_, file), zipfile.ZipFile(file, "w") as archive:
         archive.writestr(zip_entry(_MANIFEST), json.dumps(manifest, indent=1))
@@ -254,7 +261,8 @@ def load_file(path: PathLike) -> Loaded:
     if safetensors.is_safetensors(target):
         arrays, notes = safetensors.load(target)
         table = _json_of_others(notes.get("table"))
-        return Loaded(arrays, notes.get("kind", "parameters"), _sites_of_others(notes.get("sites")), table or None)
+        sites, paths = (_sites_of_others(notes.get(key)) for key in ("sites", "paths"))
+        return Loaded(arrays, notes.get("kind", "parameters"), sites, table or None, paths)
     try:
         with zipfile.ZipFile(target) as archive:
             if len(set(archive.namelist())) < len(archive.namelist()):
@@ -269,7 +277,8 @@ def load_file(path: PathLike) -> Loaded:
             table = manifest.get("table")
             if not isinstance(table, dict | None):
                 raise ValueError(f"its table is a {type(table).__name__}")
-            return Loaded(arrays, str(manifest["kind"]), _sites(manifest.get("sites", {})), table)
+            sites, paths = (_sites(manifest.get(key, {})) for key in ("sites", "paths"))
+            return Loaded(arrays, str(manifest["kind"]), sites, table, paths)
     except _DAMAGES as error:
         if found := instead(target, "parameters"):
             raise errors.ParameterFileError(found) from error

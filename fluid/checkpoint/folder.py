@@ -64,6 +64,7 @@ _META = {
     "score": (None, {"output": (str, natural), "mode": str, "value": (None, float, int)}),
     "optimizers": (None, [str]),
     "sites": (None, {"*": str}),
+    "paths": (None, {"*": str}),
     "versions": (None, {"*": str}),
     "table": (None, dict),
 }

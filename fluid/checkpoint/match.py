@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fluid import errors
 from fluid._util.globs import select
@@ -14,6 +16,7 @@ from fluid.checkpoint.source import ArraySource
 
 log = logging.getLogger("fluid")
 _LISTED = 10
+_IN = " in "
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,6 +154,7 @@ def choose(
     *,
     names: str | Sequence[str] | None = None,
     sites: Mapping[str, str] = {},
+    paths: Mapping[str, str] = {},
     allow_missing: bool = False,
     allow_extra: bool = False,
     advice: str | None = None,
@@ -163,13 +167,15 @@ def choose(
       skip: names and globs of arrays to leave out, in the source or in the program.
       names: names and globs of the arrays to take, in the source or in the program; None for all.
       sites: the line of code that created each array of the program, for messages.
+      paths: the user's functions that created each array of the program, see `fluid.core.creation_paths`.
       allow_missing: True accepts arrays of the program that the source does not have.
       allow_extra: True accepts arrays of the source that the program does not have.
       advice: a sentence for error messages that says how to resolve a difference; by default, it recommends `rename=`,
         `skip=` and `strict=`.
 
     Raises:
-      ParameterError: names, shapes or dtypes differ, or the program would take no array.
+      ParameterError: names, shapes or dtypes differ, the program would take no array, or the functions that created
+        an array say that another one of the source has its place.
       UnknownNameError: a name or glob of `skip` or `names` fits no array of the source or the program.
       ArgumentError: `names` is empty.
 
@@ -211,8 +217,126 @@ def choose(
         sites,
         source.sites,
     )
+    check_paths(source, wanted, paths, left_out)
     skipped = {n: _both(there.get(n), here.get(n)) for n in every if n in left_out}
     return LoadReport(source.where, taken, missing, extra, skipped)
+
+
+class Origin(NamedTuple):
+    """The origin of an array with an automatic name.
+
+    Attributes:
+      group: equal for arrays that can stand for each other: the name without numbers, the shape and the dtype.
+      path: the calls that created the array, innermost first.
+    """
+
+    group: Hashable
+    path: Sequence[Any]
+
+    @classmethod
+    def of(cls, name: str, shape: Sequence[int], dtype: str, path: Sequence[Any]) -> Origin:
+        """Return the Origin of an array from its name, shape, dtype and path."""
+        return cls((re.sub("[0-9]+", "0", name), tuple(shape), str(dtype)), path)
+
+
+def other_origins(here: Mapping[str, Origin], there: Mapping[str, Origin]) -> dict[str, str]:
+    """Return, for arrays of `here`, the name in `there` that their calls ask for, where it is not the equal name.
+
+    Two paths agree as far as their innermost calls are equal. An array asks for another name if the path of this other
+    array agrees further with its own path than the path of the equal name does, and if no array of `here` has this
+    other name and agrees as far. So an equal name counts where functions were renamed, or code was copied from one
+    function to another.
+
+    Example:
+      >>> train = {"fc_0.w_0": Origin("fc", ["train"]), "fc_1.w_0": Origin("fc", ["net", "train"])}
+      >>> other_origins({"fc_0.w_0": Origin("fc", ["net", "infer"])}, train)
+      {'fc_0.w_0': 'fc_1.w_0'}
+      >>> other_origins({"fc_0.w_0": Origin("fc", ["infer"])}, train)
+      {}
+    """
+    groups: dict[Hashable, list[str]] = {}
+    for name, origin in there.items():
+        groups.setdefault(origin.group, []).append(name)
+    own = {name: _agreement(here[name], there[name]) for name in here if name in there}
+    found = {}
+    for name, agreed in own.items():
+        if agreed == len(here[name].path):
+            continue
+        for other in groups.get(here[name].group, ()):
+            further = _agreement(here[name], there[other])
+            if further > agreed and own.get(other, -1) < further:
+                found[name], agreed = other, further
+    return found
+
+
+def _agreement(first: Origin, second: Origin) -> int:
+    pairs = zip(first.path, second.path, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def check_paths(source: ArraySource, wanted: Wanted, paths: Mapping[str, str], left_out: Collection[str] = ()) -> None:
+    """Check that equal names are equal arrays, by the functions that created the arrays.
+
+    Args:
+      source: the arrays.
+      wanted: shape and dtype of the program's arrays, by name.
+      paths: the user's functions that created each array of the program, see `fluid.core.creation_paths`.
+      left_out: names of arrays that are not loaded.
+
+    Raises:
+      ParameterError: for an array, another one of the source, or of the program, was created by the same functions.
+    """
+    here = {n: Origin.of(n, *wanted[n], paths[n].split(_IN)) for n in wanted if n in paths and n not in left_out}
+    there = {
+        n: Origin.of(n, v.shape, str(v.dtype), source.paths[n].split(_IN))
+        for n, v in source.arrays.items()
+        if n in source.paths and n not in left_out
+    }
+    if found := other_origins(here, there):
+        name, other = next(iter(found.items()))
+        rename = _exchange({old: new for new, old in _in_order(here, there, found).items()})
+        asked = f"there, {other!r} was created in {source.paths[other]}"
+    elif found := other_origins(there, here):
+        name, other = next(iter(found.items()))
+        rename = _exchange(_in_order(there, here, found))
+        asked = f"in the program, {other!r} is created in {paths[other]}"
+    else:
+        return
+    listed = ", ".join(f'"{old}": "{new}"' for old, new in list(rename.items())[:_LISTED])
+    more = ", ..." if len(rename) > _LISTED else ""
+    raise errors.ParameterError(
+        f"{source.where}: {name!r} was created in {source.paths[name]} there, and is created in {paths[name]} in the "
+        f"program; {asked}. Automatic names count layers, so that a layer more, less or in another place changes the "
+        f"names of those after it. To load by functions: rename={{{listed}{more}}}; "
+        f'to load by equal names all the same: rename={{"{name}": "{name}"}}, or rename={{"*": "*"}} for all. '
+        f"Names that do not count come from name= and from fluid.shared(function)"
+    )
+
+
+def _in_order(here: Mapping[str, Origin], there: Mapping[str, Origin], found: Mapping[str, str]) -> dict[str, str]:
+    """Return names of `there` by names of `here`, for all arrays of the calls in `found`, in numeric order.
+
+    If the calls created more arrays on one side than on the other, return the pairs in `found` alone.
+    """
+    pairs: dict[str, str] = {}
+    for name, other in found.items():
+        first, second = (
+            sorted((n for n, origin in side.items() if origin == side[chosen]), key=_numbers)
+            for side, chosen in ((here, name), (there, other))
+        )
+        pairs |= zip(first, second, strict=True) if len(first) == len(second) else [(name, other)]
+    return {name: other for name, other in pairs.items() if name != other}
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in re.findall("[0-9]+", name)]
+
+
+def _exchange(rename: Mapping[str, str]) -> dict[str, str]:
+    """Return `rename`, and new names for the arrays whose names it gives to others."""
+    left = [new for new in rename if new not in rename.values()]
+    lost = [name for name in rename.values() if name not in rename]
+    return {**rename, **dict(zip(lost, left, strict=False))}
 
 
 def _nothing(source: ArraySource, wanted: Wanted) -> str:

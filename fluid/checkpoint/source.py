@@ -140,12 +140,14 @@ class ArraySource(NamedTuple):
       where: the origin of the arrays, for messages, such as the path of a file.
       sites: the line of code that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
       table: the JSON of the `fluid.reader.Table` that the parameters were trained with; None if there is none.
+      paths: the user's functions that created each array, if its name is automatic: `{"fc_0.w_0": "net in train"}`.
     """
 
     arrays: dict[str, np.ndarray]
     where: str
     sites: Mapping[str, str] = {}
     table: Mapping[str, Any] | None = None
+    paths: Mapping[str, str] = {}
 
     def check_table(self, table: Mapping[str, Any] | None) -> None:
         """Check that the parameters were trained with the Table of a program, if both have a Table.
@@ -172,7 +174,11 @@ class ArraySource(NamedTuple):
         names = renamed({name: name for name in self.arrays}, rename, self.where)
         arrays = {new: self.arrays[old] for new, old in names.items()}
         sites = {new: self.sites[old] for new, old in names.items() if old in self.sites}
-        return ArraySource(arrays, self.where, sites, self.table)
+        # What `rename` names is declared: for these arrays, the functions that created them do not count.
+        rules = [RenameRule(pattern, target) for pattern, target in (rename or {}).items()]
+        kept = {new: old for new, old in names.items() if all(rule.apply(old) is None for rule in rules)}
+        paths = {new: self.paths[old] for new, old in kept.items() if old in self.paths}
+        return ArraySource(arrays, self.where, sites, self.table, paths)
 
 
 def source_of(given: Parameters) -> ArraySource:
@@ -189,13 +195,14 @@ def source_of(given: Parameters) -> ArraySource:
       (2,)
     """
     if isinstance(given, Mapping):
-        return ArraySource({name: np.asarray(value) for name, value in given.items()}, "the given parameters")
+        arrays = {name: np.asarray(value) for name, value in given.items()}
+        return ArraySource(arrays, "the given parameters", paths=getattr(given, "paths", {}))
     if not isinstance(given, str | os.PathLike):
         raise errors.ArgumentTypeError(f"found {type(given).__name__}, expected {_arrays_of(given)}")
     found = load_file(given)
     # In a file of Session.save, names of optimizer state and counters begin with "@". They are not parameters.
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
-    return ArraySource(arrays, os.fspath(given), found.sites, found.table)
+    return ArraySource(arrays, os.fspath(given), found.sites, found.table, found.paths)
 
 
 def _arrays_of(given: Any) -> str:
@@ -245,7 +252,8 @@ def newest_checkpoint(path: PathLike) -> ArraySource:
         ) from error
     arrays = {name: array for name, array in read.items() if not name.startswith("@")}
     meta = folder.meta(step)
-    return ArraySource(arrays, f"checkpoint {step} in {str(path)!r}", meta.get("sites") or {}, meta.get("table"))
+    sites, paths = (meta.get(key) or {} for key in ("sites", "paths"))
+    return ArraySource(arrays, f"checkpoint {step} in {str(path)!r}", sites, meta.get("table"), paths)
 
 
 def _brief(value: Any) -> str:

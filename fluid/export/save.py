@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.checkpoint import RENAME_THEM, PathLike, Rename, choose, source_of
-from fluid.core import TRAIN, FeedSpec, Program, creation_sites
+from fluid.core import TRAIN, FeedSpec, Program, creation_paths, creation_sites
 from fluid.export import archive, standalone
 from fluid.export.inference_function import InferenceFunction, key_data
 from fluid.export.load import platform_of
@@ -89,7 +89,8 @@ def chosen_arrays(
     for function in functions.values():
         found.check_table(None if function.table is None else function.table.to_json())
         wanted = {n: (spec.shape, spec.dtype) for n, spec in function.arrays.items()}
-        report = choose(found, wanted, sites=creation_sites(function.arrays), allow_extra=True, advice=RENAME_THEM)
+        sites, paths = creation_sites(function.arrays), creation_paths(function.arrays)
+        report = choose(found, wanted, sites=sites, paths=paths, allow_extra=True, advice=RENAME_THEM)
         arrays |= {n: found.arrays[n] for n in report.taken}
     return arrays
 

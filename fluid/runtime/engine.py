@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import jax
 
 from fluid import errors
-from fluid.core import TRAIN, Layout, Program, Scope, check_same_nets
+from fluid.checkpoint import Origin, other_origins
+from fluid.core import TRAIN, Layout, ParameterSpec, Program, Scope, check_same_nets, shown_path
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
 from fluid.reader.feed_checks import NaNs
@@ -161,6 +162,7 @@ class Engine:
         self.layout.add(program)
         root = jax.random.wrap_key_data(self.scope.root) if initial else None
         specs = self.strategy.specs(program.parameters | program.states)
+        self.check_paths(program, specs)
         self.scope.declare(specs, functools.partial(self.layout.initial, program, root))
         self.scope.slots[program.name] = [
             self.layout.slots(rule, {n: self.scope.arrays[n] for n in rule.parameters}) for rule in rules
@@ -170,6 +172,26 @@ class Engine:
         self._given[program.name] = given
         self.rules[program.name] = rules
         return program
+
+    def check_paths(self, program: Program, specs: Mapping[str, ParameterSpec]) -> None:
+        """Check that the program shares by automatic names what the same calls created.
+
+        Raises:
+          ParameterError: for an array, the calls that create it have created another array of the session.
+        """
+        here, there = (
+            {n: Origin.of(n, s.shape, s.dtype, s.path) for n, s in each.items() if s.path}
+            for each in (specs, self.scope.specs)
+        )
+        for found, holder in ((other_origins(here, there), self.scope.specs), (other_origins(there, here), specs)):
+            for name, other in found.items():
+                raise errors.ParameterError(
+                    f"the programs of this Session share {name!r} by its automatic name: {program.name} creates it at "
+                    f"{shown_path(specs[name].path)}, and the Session has it from "
+                    f"{shown_path(self.scope.specs[name].path)}, which are other layers; {other!r} comes from "
+                    f"{shown_path(holder[other].path)}. Automatic names count the layers of each program; share the "
+                    f"function that calls the layers: fluid.shared(function), or give names: name="
+                )
 
     def _move_parts(self, program: Program) -> None:
         """Run the layers of each `device_guard` block on the device of the block.

@@ -14,7 +14,7 @@ import numpy as np
 from fluid import checkpoint, errors
 from fluid._util.globs import select
 from fluid.checkpoint import PathLike
-from fluid.core import Array, Program, Scope, creation_sites, own_array, warn_once
+from fluid.core import Array, Program, Scope, creation_paths, creation_sites, own_array, warn_once
 from fluid.distributed import group
 from fluid.distributed.group import whole
 from fluid.runtime.engine import Engine
@@ -43,6 +43,10 @@ class ReadOnlyArrays(dict[str, jax.Array]):
       [1.0]
     """
 
+    def __init__(self, arrays: Mapping[str, jax.Array] = {}, paths: Mapping[str, str] = {}):
+        super().__init__(arrays)
+        self.paths = paths
+
     def _refuse(self, *args: Any, **values: Any) -> NoReturn:
         given = [*(args[0] if args and isinstance(args[0], dict) else args[:1]), *values]
         name = next((name for name in given if isinstance(name, str)), next(iter(self), "w"))
@@ -65,7 +69,7 @@ def _flatten(arrays: ReadOnlyArrays) -> tuple[list[tuple[Any, Any]], tuple[str, 
 
 
 def _unflatten(names: tuple[str, ...], values: Iterable[Any]) -> ReadOnlyArrays:
-    return ReadOnlyArrays(zip(names, values, strict=True))
+    return ReadOnlyArrays(dict(zip(names, values, strict=True)))
 
 
 jax.tree_util.register_pytree_with_keys(ReadOnlyArrays, _flatten, _unflatten)
@@ -148,7 +152,7 @@ class SavesArrays:
         if strict:
             checkpoint.ArraySource({}, os.fspath(path), table=found.table).check_table(self.table)
         state = found.arrays if whole_file else self._part_of(found, path, strict, rename, skip, names)
-        check_state(self, state, path, checkpoint.TAKE_A_PART, found.sites)
+        check_state(self, state, path, checkpoint.TAKE_A_PART, found.sites, found.paths if whole_file else {})
         self.restore(state)
 
     def _part_of(
@@ -162,7 +166,7 @@ class SavesArrays:
     ) -> dict[str, Any]:
         """Return the arrays that `load` restores from a file, by name; its arguments select and rename arrays."""
         source = checkpoint.ArraySource(
-            {n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites
+            {n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites, paths=found.paths
         )
         old_names = checkpoint.renamed({name: name for name in source.arrays}, rename, path)
         new_names = {old: new for new, old in old_names.items()}
@@ -173,6 +177,7 @@ class SavesArrays:
             skip,
             names=names,
             sites=creation_sites(self.scope.specs),
+            paths=creation_paths(self.scope.specs),
             allow_missing=not strict,
             allow_extra=not strict,
         )
@@ -411,6 +416,7 @@ class SavesArrays:
             skip,
             names=names,
             sites=creation_sites(specs),
+            paths=creation_paths(specs),
             allow_missing=allow_missing,
             allow_extra=allow_extra,
             advice=advice,
@@ -423,13 +429,13 @@ class SavesArrays:
     def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], kind: str) -> None:
         """Write arrays to a file. With several processes, the first process writes, and the other processes wait."""
         arrays = {name: whole(array) for name, array in arrays.items()}
-        sites = creation_sites(self.scope.specs)
+        sites, paths = creation_sites(self.scope.specs), creation_paths(self.scope.specs)
         mesh = self.engine.layout.mesh
         if mesh is None or not mesh.is_multi_process:
-            checkpoint.save_arrays(path, arrays, kind, sites, self.table)
+            checkpoint.save_arrays(path, arrays, kind, sites, self.table, paths)
             return
         if group().is_first:
-            checkpoint.save_arrays(path, arrays, kind, sites, self.table)
+            checkpoint.save_arrays(path, arrays, kind, sites, self.table, paths)
         group().meet(f"the file {os.fspath(path)} that was written")
 
     def params(self) -> ReadOnlyArrays:
@@ -438,7 +444,7 @@ class SavesArrays:
         The dict is read-only. `session.scope["fc_0.w_0"] = array` sets a parameter.
         """
         self._check_open()
-        return ReadOnlyArrays(self.scope.copies())
+        return ReadOnlyArrays(self.scope.copies(), creation_paths(self.scope.specs))
 
     def state(self) -> dict[str, Any]:
         """Return all arrays that a later run needs to continue, by name.
@@ -531,6 +537,7 @@ def check_state(
     where: Any,
     advice: str | None = None,
     sites_there: Mapping[str, str] = {},
+    paths_there: Mapping[str, str] = {},
 ) -> None:
     """Check the names, shapes and dtypes of the saved `state` of another session, before a session restores it.
 
@@ -540,6 +547,7 @@ def check_state(
       where: the origin of the state, for the error message.
       advice: how to resolve a difference, for the error message.
       sites_there: the source line that created each array of the other session, by name, as far as known.
+      paths_there: the user's functions that created each array of the other session, by name, as far as known.
 
     Raises:
       ParameterError: a name, shape or dtype differs from the state of `session`. Learning rates and the names of frozen
@@ -552,6 +560,8 @@ def check_state(
     optional = {**engine.rates.optional(found), **engine.freezing.optional(found)}
     sites = creation_sites(session.scope.specs)
     checkpoint.check_match(found, wanted | optional, where, advice=advice, sites=sites, sites_there=sites_there)
+    source = checkpoint.ArraySource(dict(found), str(where), paths=paths_there)
+    checkpoint.check_paths(source, wanted, creation_paths(session.scope.specs))
 
 
 def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from fluid._util.text import described
 from fluid.checkpoint import ArraySource
 from fluid.checkpoint.folder import newest_whole
 from fluid.checkpoint.object_store import folder_of
-from fluid.core import Program, creation_sites, own_array
+from fluid.core import Program, creation_paths, creation_sites, own_array
 from fluid.distributed import group
 from fluid.distributed.group import is_here
 from fluid.runtime import Session
@@ -100,7 +100,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     )
     same_parameters = _parameters(found) == _parameters(session.state())
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
-    check_state(session, found, where, advice, meta.get("sites") or {})
+    check_state(session, found, where, advice, *(meta.get(key) or {} for key in ("sites", "paths")))
     ArraySource({}, where, table=meta.get("table")).check_table(session.table)
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
@@ -421,6 +421,7 @@ class Checkpoints(NoCheckpoints):
             "optimizers": describe_optimizers(self._programs),
             "digests": digests_of(self._programs),
             "sites": creation_sites(self._session.scope.specs),
+            "paths": creation_paths(self._session.scope.specs),
         }
         if (table := self._session.table) is not None:
             described["table"] = table

@@ -335,5 +335,6 @@ def inference_program(
                 f"{spec.site}, and the trained program {trained} has it of shape {list(specs[name].shape)}, created at "
                 f"{specs[name].site}; make the net in one function that both call"
             )
+    session.engine.check_paths(found, found.parameters | found.states)
     warn_of_shared_by_number([*programs, found])
     return found
