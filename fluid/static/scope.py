@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -81,8 +81,8 @@ class Scope:
     def __init__(self, outer: Scope | None = None):
         self._outer = outer
         self._session: Session | None = None
-        self._programs: dict[int, tuple[Program, int, core.Program]] = {}
-        self._later: dict[int, tuple[int, Later | None]] = {}
+        self._programs: dict[int, tuple[Program, Hashable, core.Program]] = {}
+        self._later: dict[int, tuple[Hashable, Later | None]] = {}
         self._initialised: set[str] = set()
         self.kept: dict[str, Any] = {}
         self.collective = False
@@ -184,19 +184,20 @@ class Scope:
         """Return the `core.Program` that the Session runs for a recorded Program; create one if the Program changed."""
         session = self.on(place, program.random_seed, program.collective)
         known = self._programs.get(id(program))
-        if known is not None and known[1] == program.version:
+        content = program.content
+        if known is not None and known[1] == content:
             return known[2]
         added = session.add(program.discovered())
         if known is not None:
             _take_over(session, known[2].name, added.name)
-        self._programs[id(program)] = (program, program.version, added)
+        self._programs[id(program)] = (program, content, added)
         return added
 
     def later(self, program: Program) -> Later | None:
         """Return the layer calls that run after each training step of a program; None if there are none."""
-        version = self._programs[id(program)][1]
-        if self._later.get(id(program), (None, None))[0] != version:
-            self._later[id(program)] = (version, None if program.for_test else program.later())
+        content = self._programs[id(program)][1]
+        if self._later.get(id(program), (None, None))[0] != content:
+            self._later[id(program)] = (content, None if program.for_test else program.later())
         return self._later[id(program)][1]
 
     def initialise(self, startup: Program, place: Place) -> None:
@@ -230,13 +231,13 @@ class Scope:
         self._session = None
         new = self.on(place, main.random_seed, self.collective)
         programs, self._programs = self._programs, {}
-        for key, (written, version, added) in programs.items():
+        for key, (written, content, added) in programs.items():
             if changed.isdisjoint([*added.parameters, *added.states]):
                 name = added.name
                 again = new.add(added, initial=False)
                 new.scope.slots[again.name] = old.scope.slots[name]
                 new.engine.rates.put(again.name, old.engine.rates.given(name))
-                self._programs[key] = (written, version, again)
+                self._programs[key] = (written, content, again)
         new.scope.arrays |= {n: old.scope.arrays[n] for n in new.scope.arrays}
         new.scope.step, new.scope.root = old.scope.step, old.scope.root
         self._initialised &= set(new.scope.arrays)
@@ -269,12 +270,20 @@ class Scope:
 
 
 def _take_over(session: Session, old: str, new: str) -> None:
-    """Copy optimizer state and learning rates from the program `old` to its version `new`, if all shapes agree."""
+    """Copy optimizer state and learning rates from the program `old` to its version `new`.
+
+    If the shapes differ, for example since `precision = "float16"` adds a loss scale, the state begins anew.
+    """
     slots = session.scope.slots
     before, after = (jax.tree.map(np.shape, slots[name]) for name in (old, new))
     if jax.tree.flatten(before) == jax.tree.flatten(after):
         slots[new] = slots[old]
         session.engine.rates.put(new, session.engine.rates.given(old))
+    elif jax.tree.leaves(before):
+        core.warn(
+            "the program has changed since its last run, and its optimizers have other state than before, which begins "
+            "anew: moments and the numbers of updates are 0. Change the program before the first exe.run"
+        )
 
 
 _global = Scope()

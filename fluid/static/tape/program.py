@@ -4,7 +4,7 @@ import contextlib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
@@ -490,6 +490,19 @@ class Program:
     def version(self) -> int:
         """Return the version of the program: a number that grows with each recorded call or change."""
         return len(self._global.calls) + self._changes
+
+    @property
+    def content(self) -> Hashable:
+        """Return a key of everything that decides what a run computes; another key needs another discovery.
+
+        The key has the version, and settings that the user may assign at any time: `precision`, and the `stop_gradient`
+        and `persistable` of each variable.
+        """
+        variables = self.variables.items()
+        marked = frozenset(
+            (n, v.stop_gradient, v.persistable) for n, v in variables if v.stop_gradient or v.persistable
+        )
+        return self.version, self.precision, self.first and self.first.name, marked
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
         """Evaluate a call's result shapes, create the output variables, and append the call to the current block."""
