@@ -241,11 +241,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
             feed = self._encoded(feed)
         if not isinstance(feed, Mapping):
             feed = self._named(feed)
-        key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plan(feed, fetch)
-            self._plans[key] = plan
+        plan = self._plan(feed, fetch)
         feeds = {name: read_feed(spec, feed[name]) for name, spec in plan.feeds}
         if plan.ragged:
             feeds = self._buckets.pad(feeds)
@@ -399,8 +395,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)
         convert = Converter(self.session.engine, self.program.feeds, feed_order, self._buckets, needed)
-        plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch)
-        plan.padded = plan.padded and not fixed.has_rows
+        plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch, padded=not fixed.has_rows)
         if seed is not None:
             self.seeds.of("predict", self.program, seed)
         seeds = Seeds("predict", seed) if seed is not None and self.program.draws else None
@@ -450,8 +445,22 @@ class Inferencer(ShowsProgram, KnownAttributes):
             )
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
-    def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> InferencePlan:
-        """Return the Plan, a prepared step, for calls with the feeds `feed` that return the values `fetch`."""
+    def _plan(self, feed: Iterable[str], fetch: Fetch | None, padded: bool = True) -> InferencePlan:
+        """Return the plan, a prepared step, for calls with equal names of feeds and results; a call is planned once.
+
+        Args:
+          feed: names of feeds and of replaced values.
+          fetch: names of the results; None for the outputs of the program.
+          padded: False if no rows may be added to batches.
+        """
+        given = tuple(feed)
+        key = given if fetch is None else (*given, None, *([fetch] if isinstance(fetch, str) else fetch))
+        known = self._plans.get((key, padded))
+        if known is None:
+            known = self._plans[key, padded] = self._new_plan(given, fetch, padded)
+        return known
+
+    def _new_plan(self, feed: Sequence[str], fetch: Fetch | None, padded: bool) -> InferencePlan:
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
@@ -459,7 +468,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         request = Request(TEST, names, given_feeds, overrides)
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
-        padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
+        padded = padded and self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
         step = fast_step(self.session.engine, program, request)
         names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None

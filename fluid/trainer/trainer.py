@@ -12,7 +12,7 @@ from fluid import errors
 from fluid import optimizer as optimizers
 from fluid.checkpoint import PathLike, Rename
 from fluid.compat.name_hints import not_called
-from fluid.core import TEST, Program, fitting, not_copied, one_of, warn_once, whole_number
+from fluid.core import TEST, fitting, not_copied, one_of, warn_once, whole_number
 from fluid.distributed import group
 from fluid.metrics import Metrics
 from fluid.optimizer.base import OptimizerLike
@@ -51,6 +51,7 @@ from fluid.trainer.programs import (
     declared_programs,
     discovered,
     inference_program,
+    minimizing,
     pipeline_of,
     plan_of,
     program_input_called,
@@ -530,8 +531,8 @@ def train(
     """
     call = {name: options.pop(name) for name in inspect.signature(Trainer.train).parameters if name in options}
     given = optimizer is not None or "optimizer_func" in options
-    if not given and callable(program_func) and not Program(program_func).minimizes:
-        optimizer = optimizers.Adam()
+    if not given and callable(program_func):
+        program_func = minimizing(program_func, optimizers.Adam(), is_default=True)
     trainer = Trainer(program_func, optimizer, **options)
     trainer.train(reader, num_epochs, event_handler, **call)
     return trainer

@@ -22,6 +22,7 @@ from fluid.trainer.programs.training_program import (
     declared_programs,
     discovered,
     inference_program,
+    minimizing,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "declared_programs",
     "discovered",
     "inference_program",
+    "minimizing",
     "program_input_called",
     "program_inputs_of",
     "pipeline_of",

@@ -239,7 +239,10 @@ def trained_program(
 
 
 def minimizing(
-    function: Callable[[], Any], optimizer: OptimizerLike, parameter_list: str | Sequence[str] | None = None
+    function: Callable[[], Any],
+    optimizer: OptimizerLike,
+    parameter_list: str | Sequence[str] | None = None,
+    is_default: bool = False,
 ) -> Callable[[], Any]:
     """Return a program function that calls `function`, and then minimizes the loss with the optimizer.
 
@@ -250,6 +253,7 @@ def minimizing(
         cannot be called, or that returns nothing to minimize.
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one.
       parameter_list: names and globs of the parameters to update; all trainable parameters by default.
+      is_default: True if a call of `minimize` by the function replaces the optimizer.
 
     Raises:
       ArgumentTypeError: `optimizer` is none of these.
@@ -269,6 +273,8 @@ def minimizing(
     @functools.wraps(function)
     def program() -> Any:
         outputs = function()
+        if is_default and current_frame("optimizer.minimize").made.minimizations:
+            return outputs
         _refuse_two_rules(chosen)
         loss = _loss_of(outputs)
         if loss is not None and not isinstance(loss, list | tuple):
