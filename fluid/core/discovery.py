@@ -23,10 +23,9 @@ from fluid.core.equations import (
     needed_by,
     negated_cost,
     squared_batches,
-    unsteady,
     with_slope,
 )
-from fluid.core.explain import explained_error, shape_text
+from fluid.core.explain import explained_error, shape_text, traced_as
 from fluid.core.frame import TRAIN, Array, Frame, ParameterSpec, begins_path, current_frame, running, warn
 from fluid.core.reduction import Reduction, said_of
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of
@@ -244,6 +243,7 @@ def discover(
     explained: errors.FluidError | None = None
     reductions: list[Reduction | None] = []
 
+    @traced_as(function, name)
     @begins_path
     def trace() -> Any:
         nonlocal names, loss_output, explained
@@ -525,27 +525,6 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
                 f"{expected.layer} at {expected.site} takes {takes}, and is given the result of {_MAKERS[maker]}; "
                 f"{expected.instead}"
             )
-
-
-def warn_of_random_constants(program: str, found: Discovery, other: Discovery, again: Callable[[], Discovery]) -> None:
-    """Warn of random arrays from Python or NumPy: they change with each trace, and are constant in the compiled step.
-
-    Args:
-      program: the name of the program.
-      found: the results of a traced run of the program.
-      other: the results of a traced run with another batch size.
-      again: a function that traces the program again with the first batch size, and returns the results. A comparison
-        with these results excludes arrays that differ only because the batch size differs.
-    """
-    if not unsteady(found.jaxpr, found.constants, other.constants):
-        return
-    for line in unsteady(found.jaxpr, found.constants, again().constants):
-        warn(
-            f"{line}: an array made by Python or NumPy is another one each time the program {program} is traced. It is "
-            f"drawn when a step is compiled and is then the same in every step; random numbers of each step come from "
-            f"layers.gaussian_random, layers.uniform_random, layers.dropout, or "
-            f'jax.random.normal(layers.random_key("noise"), shape)'
-        )
 
 
 def _check_leaks(program: str, frame: Frame, constants: Sequence[Any], batch: int) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -154,23 +155,17 @@ def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[st
     return list(found)
 
 
-def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> list[str]:
-    """Return the user's source lines that use a constant array whose numbers differ between two traces of a program.
+def arrays_differ(constants: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Return whether two traces of a program took arrays from outside that have equal shapes and other numbers.
 
     Args:
-      jaxpr: the equations of the first trace.
       constants: the arrays that the first trace took from outside, in the order of its constant variables.
       others: the arrays that the second trace took from outside.
     """
-    if len(constants) != len(others):
-        return []
-    differing = {
-        variable
-        for variable, first, second in zip(jaxpr.constvars, constants, others, strict=True)
-        if _is_array(first) and _is_array(second) and first.shape == second.shape and not np.array_equal(first, second)
-    }
-    used = (e for e in jaxpr.eqns if any(not is_literal(v) and v in differing for v in e.invars))
-    return list(dict.fromkeys(user_line(equation) for equation in used))
+    return len(constants) == len(others) and any(
+        _is_array(first) and _is_array(second) and first.shape == second.shape and not np.array_equal(first, second)
+        for first, second in zip(constants, others, strict=True)
+    )
 
 
 def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
@@ -428,7 +423,22 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
       (True, False)
     """
     found = hashlib.blake2b(digest_size=16)
-    numbers: dict[Any, str] = {}
+    for _, text in described(jaxpr, targets):
+        found.update(text.encode())
+    return found.hexdigest()
+
+
+def described(jaxpr: Any, targets: Sequence[Any], numbers: Mapping[Any, str] = {}) -> Iterator[tuple[Any, str]]:  # noqa: B006
+    """Yield each equation that affects the targets, and a text that is equal for equal equations of two traces.
+
+    Names, and functions that only group equations, do not change the texts.
+
+    Args:
+      jaxpr: the equations.
+      targets: variables, or literals.
+      numbers: a text for each variable that has a value of its own, such as a constant array.
+    """
+    known: dict[Any, str] = dict(numbers)
     fresh = itertools.count()
 
     def number(variable: Any) -> str:
@@ -436,30 +446,64 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
             return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
         # The checksum of a program includes no dtypes of variables, because dtypes are slow to convert to text. A
         # conversion to another dtype is an equation, which the checksum includes.
-        if variable not in numbers:
-            numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
-        return numbers[variable]
+        if variable not in known:
+            known[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
+        return known[variable]
 
-    def add(equations: Sequence[Any]) -> None:
+    def texts(equations: Sequence[Any]) -> Iterator[tuple[Any, str]]:
         for equation in equations:
             inner = list(inner_jaxprs(equation))
             name = equation.primitive.name
             if name == "name":
-                numbers[equation.outvars[0]] = number(equation.invars[0])
+                known[equation.outvars[0]] = number(equation.invars[0])
             elif name in _GROUPS and len(inner) == 1 and len(inner[0].invars) == len(equation.invars):
-                numbers.update(zip(inner[0].invars, map(number, equation.invars), strict=True))
-                add(live_equations(inner[0]))
-                numbers.update(zip(equation.outvars, map(number, inner[0].outvars), strict=True))
+                known.update(zip(inner[0].invars, map(number, equation.invars), strict=True))
+                yield from texts(live_equations(inner[0]))
+                known.update(zip(equation.outvars, map(number, inner[0].outvars), strict=True))
             else:
                 settings = [f"{key}={text}" for key, text in _settings(equation)]
                 read = map(number, equation.invars)
                 made = map(number, equation.outvars)
-                found.update("\n".join([name, *settings, *read, *made, ""]).encode())
+                yield equation, "\n".join([name, *settings, *read, *made, ""])
                 for function in inner:
-                    add(live_equations(function))
+                    yield from texts(live_equations(function))
 
-    add(live_equations(jaxpr, targets))
-    return found.hexdigest()
+    return texts(live_equations(jaxpr, targets))
+
+
+def checksums(jaxpr: Any, constants: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    """Return a checksum of each equation that affects the results of a trace, and the equations.
+
+    Two traces of a program at equal sizes give equal checksums, unless an equation, a number in it or an array from
+    outside differs.
+
+    Args:
+      jaxpr: the equations.
+      constants: the arrays from outside that the equations use, in the order of the constant variables.
+
+    Example:
+      >>> def of(function):
+      ...     closed = jax.make_jaxpr(function)(1.0)
+      ...     return checksums(closed.jaxpr, closed.consts)[0]
+      >>> of(lambda x: jnp.sin(2 * x)) == of(lambda x: jnp.sin(2 * x))
+      True
+      >>> [a == b for a, b in zip(of(lambda x: jnp.sin(2 * x)), of(lambda x: jnp.sin(3 * x)))]
+      [False, True]
+    """
+    arrays = {v: f"array {_checksum(c)}" for v, c in zip(jaxpr.constvars, constants, strict=True)}
+    pairs = [(hash(text), equation) for equation, text in described(jaxpr, jaxpr.outvars, arrays)]
+    # A result may be a number or an array from outside, which no equation computes.
+    results = [hash(arrays.get(v, "") if not is_literal(v) else str(v.val)) for v in jaxpr.outvars]
+    return [number for number, _ in pairs] + results, [equation for _, equation in pairs]
+
+
+def _checksum(constant: Any) -> int:
+    """Return a checksum of the numbers of a constant array; random keys and tracers count as equal."""
+    if isinstance(constant, jax.core.Tracer) or jnp.issubdtype(constant.dtype, jax.dtypes.prng_key):
+        return 0
+    if isinstance(constant, jax.Array) and not constant.is_fully_addressable:
+        return 0
+    return zlib.crc32(np.ascontiguousarray(constant).tobytes())
 
 
 def _settings(equation: Any) -> Iterator[tuple[str, str]]:

@@ -4,20 +4,25 @@ The module also explains dummy batch sizes in text that a program function print
 """
 
 import contextlib
+import functools
+import inspect
 import io
 import os
 import re
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, TextIO, TypeVar
 
 import jax
 
 from fluid import errors
 from fluid.compat.name_hints import HINTS
 from fluid.core.frame import is_library
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # `_NEEDS_NUMBERS`: errors of JAX for code that needs the numbers of a value, although a traced value has no numbers.
 # For each class of error: the kind of code, such as `if`, and advice. The first class that matches an error is used.
@@ -71,6 +76,10 @@ _LEAKED = (
     "program runs while it is traced, and its values exist only in that run. To keep numbers from one step to the "
     'next, use a state: average = layers.create_state([1], name="average"), average.value and average.update(...); to '
     "see or use a value elsewhere, return it from the function, or fetch it by name"
+)
+_WAYS_OUT = (
+    'return the value from the function; fetch it by name, session.run(program, feed, fetch=["fc_0"]); or keep numbers '
+    "of one step for the next in a state, layers.create_state([1])"
 )
 # `_ABOUT_SHAPES` matches messages of JAX errors about wrong shapes, axes or indices. Other errors are not converted.
 _ABOUT_SHAPES = re.compile("shape|dimension|broadcast|axis|indices", re.IGNORECASE)
@@ -126,6 +135,41 @@ def explained_leak(error: Exception, program: str) -> errors.FluidError:
     made = [f"{file}:{line}" for file, line in re.findall(r"(\S+\.py):(\d+)", str(error)) if not is_library(file)]
     place = made[-1] if made else _place(error)
     return errors.ProgramError(f"the program {program} uses a value made at {place or 'another place'}: {_LEAKED}")
+
+
+class _Source:
+    """The name and the code of a function, as JAX reads them for its messages."""
+
+    def __init__(self, name: str, code: Any):
+        self.__name__ = name
+        self.__code__ = code
+
+
+def traced_as(function: Callable[..., Any], program: str) -> Callable[[F], F]:
+    """Return a decorator for a function that JAX traces: messages of JAX then name the program function in its place.
+
+    A value that a program function keeps in a list, and that is used after the trace, raises an error of JAX in the
+    code of the user, where nothing of fluid runs. The error says which function was traced, so it says there what to
+    write instead.
+
+    Args:
+      function: the program function.
+      program: the name of the program.
+    """
+
+    def decorate(trace: F) -> F:
+        inner = function
+        while isinstance(inner, functools.partial):
+            inner = inner.func
+        code = getattr(inspect.unwrap(inner), "__code__", None)
+        if code is not None:
+            place = f"{code.co_firstlineno}, a program, whose values exist only while it is traced ({_WAYS_OUT}), and"
+            trace.__signature__ = inspect.signature(trace)  # type: ignore[attr-defined]
+            code = SimpleNamespace(co_filename=code.co_filename, co_firstlineno=place)
+            trace.__wrapped__ = _Source(program, code)  # type: ignore[attr-defined]
+        return trace
+
+    return decorate
 
 
 def explained_step(error: Exception) -> errors.FluidError | None:

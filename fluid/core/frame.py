@@ -252,6 +252,7 @@ class Declared:
         `with fluid.frozen():`.
       devices: the devices of `with fluid.device_guard(...)`.
       uses_randomness: True if a layer draws random numbers.
+      asks_mode: True if the program asks for the mode, by `layers.is_training()`.
       table: the `fluid.reader.Table` that encodes raw rows as feeds of the program; None if there is no such table.
     """
 
@@ -268,6 +269,7 @@ class Declared:
     only_frozen: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
     uses_randomness: bool = False
+    asks_mode: bool = False
     table: Any = None
 
 

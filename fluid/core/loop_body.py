@@ -55,7 +55,7 @@ def inner_frame(frame: Frame) -> Frame:
 def leave(frame: Frame, child: Frame, caller: str) -> None:
     """Copy the records of a traced loop or branch to the outer Frame; a Frame is the state of one trace.
 
-    The records are feeds, warnings, name counters and the flag for random numbers.
+    The records are feeds, warnings, name counters and the flags for random numbers and for the mode.
 
     Args:
       frame: the outer frame.
@@ -77,6 +77,7 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
     # Copy the declarations of feeds, because a layer inside the loop may have limited the range of a feed.
     frame.declared.feeds.update(child.declared.feeds)
     frame.declared.uses_randomness |= child.declared.uses_randomness
+    frame.declared.asks_mode |= child.declared.asks_mode
     frame.made.doubts.extend(child.made.doubts)
     frame.made.training_doubts.extend(child.made.training_doubts)
     _advance(frame, child.naming.counters)

@@ -6,8 +6,11 @@ another batch size: a dimension that differs between the two traces depends on t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import re
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -20,6 +23,7 @@ from fluid import errors
 from fluid._util.text import counted, described, html_table
 from fluid.compat.name_hints import KnownAttributes
 from fluid.core.argument_checks import check_takes_nothing, fitting, name_of
+from fluid.core.closures import with_fixed_closure
 from fluid.core.discovery import (
     Discovery,
     Shapes,
@@ -31,10 +35,9 @@ from fluid.core.discovery import (
     shapes_of,
     unused_parameters,
     warn_of_likely_mistakes,
-    warn_of_random_constants,
 )
 from fluid.core.equation_values import with_equation_values
-from fluid.core.equations import count, digest, has_arrays, last_values, uses
+from fluid.core.equations import arrays_differ, checksums, count, digest, has_arrays, last_values, user_line, uses
 from fluid.core.explain import explained_error, explained_prints
 from fluid.core.frame import (
     TEST,
@@ -51,6 +54,7 @@ from fluid.core.frame import (
     running,
     warn,
 )
+from fluid.core.outside_values import OutsideValues, random_states, reads_clock
 from fluid.core.reduction import Contribution, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
 from fluid.core.variables import fold_name
@@ -113,6 +117,8 @@ class Program(KnownAttributes):
         float32. With "float16", training scales the losses, so that small gradients do not vanish.
 
     Attributes:
+      function: the argument `function`.
+      traced_function: the function that is traced: `function`, with the variables of enclosing functions fixed.
       feeds: FeedSpecs by name, in order of declaration.
       parameters: ParameterSpecs by name, in order of creation.
       states: ParameterSpecs by name, for arrays such as moving averages.
@@ -186,6 +192,9 @@ class Program(KnownAttributes):
         self.precision = None if precision == "float32" else precision
         self.name = name or name_of(function)
         self.sample_shapes = {key: jnp.shape(data_of(value)) for key, value in (sample_feed or {}).items()}
+        self.traced_function = with_fixed_closure(function)
+        self._outside = OutsideValues(self.traced_function)
+        generators = random_states()
         found = self._discover(_BATCHES[0])
         frame = found.frame
         self.output_names = found.output_names
@@ -214,10 +223,17 @@ class Program(KnownAttributes):
         self.aliases = found.aliases
         self.sloped = check_losses(self.name, found, [m.parameters for m in self.minimizes])
         warn_of_likely_mistakes(self.name, found, _BATCHES[0])
+        self._asks_mode = frame.declared.asks_mode
+        self._checksums = {TRAIN: checksums(found.jaxpr, found.constants)[0]}
+        # A counter that the function increments, a random number and a clock differ in each trace.
+        counts = self._outside.leave_out_changed()
+        unsteady = counts or random_states() != generators or reads_clock(self.traced_function)
         self._said = [r or _rows_of(v) for r, v in zip(found.reductions, found.outputs, strict=True)]
         if has_arrays(found.constants) and (other := self._other_run()) is not None:
             self._marked = self._shapes.marked(shapes_of(other))
-            warn_of_random_constants(self.name, found, other, lambda: self._discover(_BATCHES[0]))
+            unsteady |= arrays_differ(found.constants, other.constants)
+        if unsteady:
+            self._warn_of_unsteady_numbers()
 
     def __repr__(self) -> str:
         feeds, outputs = self._shown()
@@ -397,6 +413,7 @@ class Program(KnownAttributes):
           until: names of values; stop as soon as they are computed, and return no outputs. None to run the whole
             function.
         """
+        self.check_unchanged(mode)
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
             states={n: arrays[n] for n in self.states},
@@ -418,6 +435,77 @@ class Program(KnownAttributes):
             parts=[part_of(frame, v, r, batch) for v, r in zip(outputs, self.reductions, strict=True)] if parts else [],
             lookups=frame.made.lookups,
         )
+
+    def check_unchanged(self, mode: str = TRAIN) -> None:
+        """Check that a trace of the function gives the program that the first trace gave; see `core.outside_values`.
+
+        Args:
+          mode: "train" or "test".
+
+        Raises:
+          ProgramError: the equations are other ones, because Python values that the function reads have changed.
+        """
+        changes = self._outside.changes(mode) if self._outside is not None else ()
+        reference = mode if mode in self._checksums else TRAIN
+        if changes and (line := self._first_difference(reference)) is not None:
+            names = ", ".join(dict.fromkeys(re.findall(r"\w+", change.name)[-1] for change in changes[:3]))
+            raise errors.ProgramError(
+                f"{line}: the program {self.name} is traced again, for other sizes, a test or an export, and would be "
+                f"another one: {'; '.join(map(str, changes[:3]))}. Make the program in a function of its own, "
+                f"def make({names}): def program(): ...; return program, or make a new Trainer or Session"
+            )
+        if changes:
+            self._outside.accept(mode)
+        # In test mode only code under `if layers.is_training():` differs from train mode.
+        if mode == TEST and self._asks_mode and TEST not in self._checksums:
+            with contextlib.suppress(Exception):  # the run that follows raises the error again
+                self._checksums[TEST] = self._traced_checksums(TEST)[0]
+
+    def _traced_checksums(self, mode: str) -> tuple[list[int], list[Any]]:
+        """Trace the function with dummy data; return checksums of its equations, and the equations.
+
+        Raises:
+          Exception: any error of the function.
+        """
+        with warnings.catch_warnings():
+            # Ignore warnings: the first trace has already given them.
+            warnings.simplefilter("ignore", errors.FluidWarning)
+            if mode == TRAIN:
+                found = self._discover(_BATCHES[0], again=True)
+                return checksums(found.jaxpr, found.constants)
+            key = jax.random.key(0)
+            run = lambda arrays, feeds: self._run_in_test(key, arrays, feeds)[1]  # noqa: E731
+            closed = jax.make_jaxpr(run)(self._empty_arrays(), self.stand_ins())
+        return checksums(closed.jaxpr, closed.consts)
+
+    def _first_difference(self, mode: str) -> str | None:
+        """Trace the function again, and return the user's line of the first equation that differs from the first trace.
+
+        Return None if all equations are equal. Return None also if the function raises an error, because the run that
+        follows raises the error again.
+        """
+        before = self._checksums[mode]
+        try:
+            now, equations = self._traced_checksums(mode)
+        except Exception:
+            return None
+        if now == before:
+            return None
+        pairs = zip(before, now, equations, strict=False)
+        differing = next((equation for old, new, equation in pairs if old != new), equations[-1] if equations else None)
+        return "unknown line" if differing is None else user_line(differing)
+
+    def _warn_of_unsteady_numbers(self) -> None:
+        """Warn if a second trace has other equations than the first, because a number of Python changes each time."""
+        line = self._first_difference(TRAIN)
+        if line is not None:
+            warn(
+                f"{line}: a number or an array made by Python or NumPy, such as a random number, the time or a "
+                f"counter, is another one each time the program {self.name} is traced. It is fixed when a step is "
+                f"compiled and is then the same in every step; random numbers of each step come from "
+                f"layers.gaussian_random, layers.uniform_random, layers.dropout or "
+                f'jax.random.normal(layers.random_key("noise"), shape), a counter of steps is layers.create_state([1])'
+            )
 
     def _recorded(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return `overrides` with each alias replaced by the recorded name of the value.
@@ -509,7 +597,7 @@ class Program(KnownAttributes):
             frame.awaited = set(until)
         try:
             with running(frame):
-                outputs, _ = flatten_outputs(self.name, self.function())
+                outputs, _ = flatten_outputs(self.name, self.traced_function())
         except Complete:
             return frame, []
         except Exception as error:
@@ -520,9 +608,9 @@ class Program(KnownAttributes):
             raise explained from None
         return frame, outputs
 
-    def _discover(self, batch: int) -> Discovery:
-        with explained_prints(batch, again=batch != _BATCHES[0]):
-            return discover(self.function, self.name, self.precision, batch, self.sample_shapes)
+    def _discover(self, batch: int, again: bool = False) -> Discovery:
+        with explained_prints(batch, again=again or batch != _BATCHES[0]):
+            return discover(self.traced_function, self.name, self.precision, batch, self.sample_shapes)
 
     def stand_ins(self, batch: int = _BATCHES[0]) -> dict[str, Any]:
         """Return dummy feeds (zeros) by name, with `batch` examples, or with the shapes of `sample_feed`."""

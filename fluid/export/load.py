@@ -51,7 +51,7 @@ class ExportedProgram(Program):
     ):
         site = f"the entry point {name!r} of {where}"
         self.name = name
-        self.function = self._no_function
+        self.function = self.traced_function = self._no_function
         self.precision = None
         self.feeds = {feed.name: replace(feed, site=site) for feed in entry.feeds}
         specs = {n: _spec(n, array, None if n in states else True, site) for n, array in arrays.items()}

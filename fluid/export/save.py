@@ -187,7 +187,10 @@ def program_of(function: ProgramFunction, precision: str | None = None) -> Progr
         raise errors.ArgumentError(
             f"the program {function.name} was exported already; copy its file, or export the function that it came from"
         )
-    return function if precision in (None, function.precision) else Program(function.function, precision=precision)
+    if precision in (None, function.precision):
+        return function
+    function.check_unchanged()
+    return Program(function.traced_function, precision=precision)
 
 
 def _of(names: Any, entry: str, several: bool) -> Any:

@@ -37,7 +37,9 @@ def is_training() -> bool:
       >>> print(fluid.Program(lambda: noisy(fluid.layers.data("x", shape=[4]))).outputs[0])
       float32[batch, 4]
     """
-    return core.current_frame("layers.is_training").mode == core.TRAIN
+    frame = core.current_frame("layers.is_training")
+    frame.declared.asks_mode = True
+    return frame.mode == core.TRAIN
 
 
 class _IsTraining:

@@ -12,7 +12,7 @@ import jax
 
 from fluid import errors
 from fluid.core import TRAIN, Program
-from fluid.core.explain import explained_leak
+from fluid.core.explain import explained_leak, traced_as
 from fluid.reader.on_device import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.compilation_cache import BackgroundCompilation
@@ -132,6 +132,7 @@ class CompiledStep:
         # omitted feeds is repeated for each new set of replaced arrays. The sets that have passed the check are cached,
         # as sets of names.
         self._checked: set[frozenset[str]] = set()
+        self._needed: dict[frozenset[str], set[str]] = {}
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
         self._forms: dict[frozenset[str], _Form] = {}
@@ -256,6 +257,7 @@ class CompiledStep:
             train, _ = self.engine.strategy.functions(form.step)
             several = scanned(train)
 
+            @traced_as(self._program.function, self._program.name)
             def call(state: TrainingState, constants: Constants, fed: Fed) -> Any:
                 self._log.begin(jax.eval_shape(lambda: fed.feed(0)), "several steps in one call")
                 return several(state, constants, fed)
@@ -271,6 +273,7 @@ class CompiledStep:
           position: the index of the feeds among the arguments of `function`; overrides follow.
         """
 
+        @traced_as(self._program.function, self._program.name)
         def call(*arguments: Any) -> Any:
             before, (feeds, *rest) = arguments[:position], arguments[position:]
             self._log.begin(feeds)
@@ -360,7 +363,10 @@ class CompiledStep:
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
         """Return the names of those feeds that the request omits, but on which its results depend."""
-        return self._absent.needed(self._pure(), feeds, overrides)
+        scalars = frozenset(name for name, value in overrides.items() if not value.shape)
+        if scalars not in self._needed:
+            self._needed[scalars] = self._absent.needed(self._pure(), feeds, overrides)
+        return self._needed[scalars]
 
     def _pure(self) -> Callable[..., Any]:
         """Return the step as a pure function of three dicts: zeros for omitted feeds, given feeds, overrides."""

@@ -375,13 +375,14 @@ def returning(program: Program, names: Sequence[str]) -> Program:
             )
 
     def values() -> dict[str, Any]:
-        result = program.function()
+        result = program.traced_function()
         frame = current_frame("layers.identity")
         frame.made.minimizations.clear()
         known = {**frame.given.feeds, **frame.made.values, **(result if isinstance(result, Mapping) else {})}
         canonical = {name: name if name in known else program.aliases.get(name, name) for name in names}
         return {name: known[n] if n in known else named_array(n) for name, n in canonical.items()}
 
+    program.check_unchanged()
     with warnings.catch_warnings():
         # Ignore warnings: tracing `program` before has already given them.
         warnings.simplefilter("ignore", errors.FluidWarning)
