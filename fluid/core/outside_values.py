@@ -14,7 +14,7 @@ a layer that chooses a kernel by its sizes give equal equations at equal sizes. 
 depends on, such as a counter or a path, is no error.
 
 The variables that the function closes over need no check, because `fluid.core.closures` fixes them. The check does not
-see what a function reads without naming it, such as a file or a variable of the environment.
+see what a function reads without naming it, such as the content of a file.
 """
 
 import functools
@@ -43,6 +43,9 @@ _ITEMS = 1000  # number of elements of a list or dict, above which only its iden
 _BYTES = 1 << 20  # size of a NumPy array, above which only its identity is compared
 # Names of functions that return another number in each call, and change no state that can be compared.
 _CLOCKS = frozenset({"time", "perf_counter", "monotonic", "now", "today", "default_rng", "uuid4", "urandom"})
+
+
+_ENVIRONMENT = frozenset({"environ", "getenv"})  # names by which code reads variables of the environment
 
 
 class _Content(NamedTuple):
@@ -184,8 +187,10 @@ def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, s
     if isinstance(value, list | tuple | set | frozenset | dict):
         if len(value) > _ITEMS:
             return None
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        return [(owner, name, f"{len(value)} values"), *((owner, f"{name}[{key!r}]", item) for key, item in pairs)]
+        # A copy, because another thread may change the value meanwhile.
+        pairs = enumerate(tuple(value)) if not isinstance(value, dict) else tuple(value.items())
+        named = ((key if isinstance(key, str | int) else i, item) for i, (key, item) in enumerate(pairs))
+        return [(owner, name, f"{len(value)} values"), *((owner, f"{name}[{key!r}]", item) for key, item in named)]
     if isinstance(value, ModuleType):
         return None
     if isinstance(value, type):
@@ -195,7 +200,7 @@ def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, s
         return [
             (owner, f"{name}.{key}", item)
             for kind in kinds
-            for key, item in vars(kind).items()
+            for key, item in tuple(vars(kind).items())
             if isinstance(item, kept) and (not key.startswith("__") or key in ("__init__", "__call__"))
         ] or None
     attributes = getattr(value, "__dict__", {})
@@ -205,13 +210,13 @@ def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, s
     if not _is_users(kind) and is_dataclass(value):
         return [(owner, f"{name}.{field.name}", getattr(value, field.name, None)) for field in fields(value)]
     if _is_users(kind) or kind.__module__ in _NAMESPACES:
-        return [(owner, name, kind), *((owner, f"{name}.{key}", item) for key, item in attributes.items())]
+        return [(owner, name, kind), *((owner, f"{name}.{key}", item) for key, item in tuple(attributes.items()))]
     return None
 
 
 def _inside_function(owner: Hashable, name: str, function: FunctionType) -> list[tuple[Hashable, str, Any]]:
     code = function.__code__
-    here = (function.__module__, function.__qualname__)
+    here = hash((owner, name, function.__qualname__))
     found: list[tuple[Hashable, str, Any]] = [(owner, name or function.__name__, code)]
     taken = code.co_varnames[: code.co_argcount]
     for argument, value in zip(reversed(taken), reversed(function.__defaults__ or ()), strict=False):
@@ -224,6 +229,8 @@ def _inside_function(owner: Hashable, name: str, function: FunctionType) -> list
             continue
     outside = function.__globals__
     names = _names_in(code)
+    if _ENVIRONMENT.intersection(names):
+        found.append(("os", "os.environ", dict(os.environ)))
     for variable in names:
         if variable not in outside:
             continue
@@ -256,11 +263,15 @@ def _content_of(value: Any) -> _Content:
     """Return the content of an array or a generator of random numbers as a value that can be compared."""
     if isinstance(value, np.ndarray):
         return _Content(f"{value.dtype}{list(value.shape)}", zlib.crc32(np.ascontiguousarray(value).tobytes()))
+    state: Any
     if isinstance(value, np.random.Generator):
-        state = value.bit_generator.state
+        state = repr(value.bit_generator.state)
+    elif isinstance(value, np.random.RandomState):
+        name, numbers, *rest = value.get_state(legacy=True)
+        state = (name, np.asarray(numbers).tobytes(), *rest)
     else:
-        state = value.get_state() if hasattr(value, "get_state") else value.getstate()
-    return _Generator("a generator of random numbers", zlib.crc32(repr(state).encode()))
+        state = value.getstate()
+    return _Generator("a generator of random numbers", hash(state) & 0xFFFFFFFF)
 
 
 def _same(first: Any, second: Any) -> bool:

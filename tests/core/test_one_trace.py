@@ -1,6 +1,7 @@
 """One trace decides: later traces of a program give the program that was made, whatever Python holds by then."""
 
 import functools
+import os
 import random
 import time
 import warnings
@@ -315,6 +316,27 @@ def test_numbers_of_an_array_are_compared():
         _changed(change, lambda: layers.data("x", shape=[2]) * WEIGHTS, "`WEIGHTS` was float32.2. ")
     finally:
         WEIGHTS[0] = 1.0
+
+
+def test_a_variable_of_the_environment_is_compared(monkeypatch):
+    monkeypatch.setenv("FACTOR", "2")
+    change = lambda: monkeypatch.setenv("FACTOR", "3")  # noqa: E731
+    program = lambda: float(os.environ["FACTOR"]) * layers.data("x", shape=[2])  # noqa: E731
+    _changed(change, program, r"`os.environ\['FACTOR'\]` was '2' .* '3' now")
+
+
+def test_two_functions_of_one_factory_are_compared(monkeypatch):
+    def make(settings):
+        return lambda x: x * settings["factor"]
+
+    first, second = {"factor": 1.0}, {"factor": 2.0}
+    monkeypatch.setitem(SETTINGS, "functions", [make(first), make(second)])
+
+    def program():
+        x = layers.data("x", shape=[2])
+        return sum(function(x) for function in SETTINGS["functions"])
+
+    _changed(lambda: second.update(factor=3.0), program, r"`settings\['factor'\]` was 2.0 .* 3.0 now")
 
 
 def test_a_value_of_test_mode_alone_is_compared(monkeypatch):
