@@ -30,6 +30,7 @@ from fluid.core.axes import (
     partition,
     refuse_mesh,
 )
+from fluid.core.closures import with_fixed_closure
 from fluid.core.discovery import Shapes
 from fluid.core.explain import shape_text
 from fluid.core.frame import (
@@ -217,4 +218,5 @@ __all__ = [
     "warn_of_unused_layers",
     "warn_once",
     "whole_number",
+    "with_fixed_closure",
 ]

@@ -488,7 +488,7 @@ def checksums(jaxpr: Any, constants: Sequence[Any]) -> tuple[list[int], list[Any
       >>> of(lambda x: jnp.sin(2 * x)) == of(lambda x: jnp.sin(2 * x))
       True
       >>> [a == b for a, b in zip(of(lambda x: jnp.sin(2 * x)), of(lambda x: jnp.sin(3 * x)))]
-      [False, True]
+      [False, True, True]
     """
     arrays = {v: f"array {_checksum(c)}" for v, c in zip(jaxpr.constvars, constants, strict=True)}
     pairs = [(hash(text), equation) for equation, text in described(jaxpr, jaxpr.outvars, arrays)]

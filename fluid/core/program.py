@@ -171,6 +171,8 @@ class Program(KnownAttributes):
     buckets: Mapping[str, Any] | None = None
     table: Any = None
     _draws: bool | None = None
+    _outside: OutsideValues | None = None
+    _asks_mode = False
 
     @fitting("fluid.Program")
     def __init__(
@@ -446,15 +448,15 @@ class Program(KnownAttributes):
           ProgramError: the equations are other ones, because Python values that the function reads have changed.
         """
         changes = self._outside.changes(mode) if self._outside is not None else ()
-        reference = mode if mode in self._checksums else TRAIN
-        if changes and (line := self._first_difference(reference)) is not None:
+        line = self._first_difference(mode if mode in self._checksums else TRAIN) if changes else None
+        if line:
             names = ", ".join(dict.fromkeys(re.findall(r"\w+", change.name)[-1] for change in changes[:3]))
             raise errors.ProgramError(
                 f"{line}: the program {self.name} is traced again, for other sizes, a test or an export, and would be "
                 f"another one: {'; '.join(map(str, changes[:3]))}. Make the program in a function of its own, "
                 f"def make({names}): def program(): ...; return program, or make a new Trainer or Session"
             )
-        if changes:
+        if line == "":
             self._outside.accept(mode)
         # In test mode only code under `if layers.is_training():` differs from train mode.
         if mode == TEST and self._asks_mode and TEST not in self._checksums:
@@ -481,8 +483,8 @@ class Program(KnownAttributes):
     def _first_difference(self, mode: str) -> str | None:
         """Trace the function again, and return the user's line of the first equation that differs from the first trace.
 
-        Return None if all equations are equal. Return None also if the function raises an error, because the run that
-        follows raises the error again.
+        Return "" if all equations are equal, and None if the function raises an error; the run that follows raises it
+        again.
         """
         before = self._checksums[mode]
         try:
@@ -490,15 +492,14 @@ class Program(KnownAttributes):
         except Exception:
             return None
         if now == before:
-            return None
+            return ""
         pairs = zip(before, now, equations, strict=False)
         differing = next((equation for old, new, equation in pairs if old != new), equations[-1] if equations else None)
         return "unknown line" if differing is None else user_line(differing)
 
     def _warn_of_unsteady_numbers(self) -> None:
         """Warn if a second trace has other equations than the first, because a number of Python changes each time."""
-        line = self._first_difference(TRAIN)
-        if line is not None:
+        if line := self._first_difference(TRAIN):
             warn(
                 f"{line}: a number or an array made by Python or NumPy, such as a random number, the time or a "
                 f"counter, is another one each time the program {self.name} is traced. It is fixed when a step is "

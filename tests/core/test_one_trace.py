@@ -11,6 +11,8 @@ import pytest
 
 import fluid
 from fluid import errors, layers
+from fluid.serving.batching import Runner
+from fluid.serving.settings import Settings
 
 FACTOR = 2.0
 SETTINGS = {"factor": 2.0, "note": "first"}
@@ -202,6 +204,11 @@ def _first_infer(tmp_path):
     return lambda: inferencer.infer({"x": X})
 
 
+def _served(tmp_path):
+    inferencer = fluid.Inferencer(_net, params=_trained(tmp_path).params)
+    return Runner(inferencer.session, inferencer.program, Settings(max_batch=2), "net").warm_up
+
+
 def _several(tmp_path):
     other = fluid.TrainingProgram(lambda: _train() + 1.0, fluid.optimizer.SGD(0.1), name="other")
     trainer = fluid.Trainer([fluid.TrainingProgram(_train, fluid.optimizer.SGD(0.1)), other])
@@ -238,6 +245,7 @@ LATER = [
     _exported_in_bfloat16,
     _infer,
     _first_infer,
+    _served,
     _several,
     _population,
     _loop,

@@ -78,3 +78,15 @@ def test_lost_optimizer_state_is_said():
         main.precision = "float16"
         with pytest.warns(errors.FluidWarning, match="begins anew"):
             exe.run(main, feed=FEED)
+
+
+def test_branches_keep_the_number_of_their_line():
+    with fresh() as (main, startup):
+        x = layers.data("x", shape=[3])
+        factor = 2.0
+        positive = layers.reduce_sum(x) > -1e9
+        y = layers.cond(positive, lambda: x * factor, lambda: x - factor)
+        factor = 5.0
+        (found,) = _started(startup).run(main, feed={"x": X}, fetch_list=[y])
+    assert factor == 5.0
+    np.testing.assert_array_equal(found, 2 * X)

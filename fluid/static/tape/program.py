@@ -480,10 +480,13 @@ class Program:
     def _own(self, leaf: Any) -> Any:
         """Convert an argument of a layer call before the call is recorded.
 
-        Copy a NumPy array. Replace another program's parameter or state by this program's variable of equal name.
+        Copy a NumPy array. Replace another program's parameter or state by this program's variable of equal name. Fix
+        the variables of enclosing functions that a function reads, such as a branch of `layers.cond`.
         """
         if isinstance(leaf, Persistent) and self.variables.get(leaf.name) is not leaf:
             return self.persistent(leaf.spec)
+        if inspect.isfunction(leaf):
+            return core.with_fixed_closure(leaf)
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
     @property
