@@ -40,7 +40,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, CodeTyp
 _NAMESPACES = frozenset({"types", "argparse"})  # modules of Python whose classes hold values of the user
 _LIMIT = 4000  # number of values that are read; more are not compared
 _ITEMS = 1000  # number of elements of a list or dict, above which only its identity is compared
-_BYTES = 1 << 20  # size of a NumPy array, above which only its identity is compared
+_BYTES = 1 << 20  # size of a NumPy array, above which its identity and a sample of its numbers are compared
 # Names of functions that return another number in each call, and change no state that can be compared.
 _CLOCKS = frozenset({"time", "perf_counter", "monotonic", "now", "today", "default_rng", "uuid4", "urandom"})
 
@@ -150,7 +150,7 @@ def _read(function: Callable[..., Any]) -> dict[Any, Any]:
         # The first value of a name counts: an attribute of an object comes before an attribute of its class.
         if isinstance(value, _PLAIN):
             found.setdefault((owner, name), value)
-        elif isinstance(value, np.ndarray) and value.nbytes <= _BYTES and not value.dtype.hasobject:
+        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
             found.setdefault((owner, name), _content_of(value))
         elif isinstance(value, np.random.Generator | np.random.RandomState | random.Random):
             found.setdefault((owner, name), _content_of(value))
@@ -179,7 +179,8 @@ def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, s
     if isinstance(value, MethodType):
         return [(owner, name, value.__func__), (owner, "self", value.__self__)]
     if isinstance(value, functools.partial):
-        return [(owner, f"{name}.args", value.args), (owner, name, value.keywords), (owner, name, value.func)]
+        given = [(owner, f"argument {i}", item) for i, item in enumerate(value.args)]
+        return [*given, *((owner, key, item) for key, item in value.keywords.items()), (owner, name, value.func)]
     if isinstance(value, staticmethod | classmethod):
         return [(owner, name, value.__func__)]
     if isinstance(value, property):
@@ -210,6 +211,7 @@ def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, s
     if not _is_users(kind) and is_dataclass(value):
         return [(owner, f"{name}.{field.name}", getattr(value, field.name, None)) for field in fields(value)]
     if _is_users(kind) or kind.__module__ in _NAMESPACES:
+        name = name or "self"
         return [(owner, name, kind), *((owner, f"{name}.{key}", item) for key, item in tuple(attributes.items()))]
     return None
 
@@ -262,7 +264,9 @@ def _is_foreign(file: str) -> bool:
 def _content_of(value: Any) -> _Content:
     """Return the content of an array or a generator of random numbers as a value that can be compared."""
     if isinstance(value, np.ndarray):
-        return _Content(f"{value.dtype}{list(value.shape)}", zlib.crc32(np.ascontiguousarray(value).tobytes()))
+        sample = value if value.nbytes <= _BYTES else value.reshape(-1)[:: 1 + value.nbytes // _BYTES]
+        checksum = zlib.crc32(np.ascontiguousarray(sample).tobytes())
+        return _Content(f"{value.dtype}{list(value.shape)}", checksum if sample is value else checksum ^ id(value))
     state: Any
     if isinstance(value, np.random.Generator):
         state = repr(value.bit_generator.state)
@@ -287,7 +291,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, CodeType):
         return f"the function of {value.co_filename}:{value.co_firstlineno}"
     if isinstance(value, _Content):
-        return f"{value.text} with checksum {value.checksum:08x}"
+        return f"{value.text} (checksum {value.checksum:x})"
     if isinstance(value, weakref.ref):
         return f"an object of the class {type(value()).__name__}"
     text = repr(value)

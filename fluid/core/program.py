@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import re
 import warnings
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from fluid import errors
 from fluid._util.text import counted, described, html_table
@@ -61,6 +63,7 @@ from fluid.core.variables import fold_name
 
 T = TypeVar("T")
 
+_TRACES = itertools.count()
 # The two dummy batch sizes of traced runs: a dimension that differs between the two runs depends on the batch size.
 _BATCHES = (37, 41)
 
@@ -447,17 +450,18 @@ class Program(KnownAttributes):
         Raises:
           ProgramError: the equations are other ones, because Python values that the function reads have changed.
         """
-        changes = self._outside.changes(mode) if self._outside is not None else ()
-        line = self._first_difference(mode if mode in self._checksums else TRAIN) if changes else None
-        if line:
-            names = ", ".join(dict.fromkeys(re.findall(r"\w+", change.name)[-1] for change in changes[:3]))
-            raise errors.ProgramError(
-                f"{line}: the program {self.name} is traced again, for other sizes, a test or an export, and would be "
-                f"another one: {'; '.join(map(str, changes[:3]))}. Make the program in a function of its own, "
-                f"def make({names}): def program(): ...; return program, or make a new Trainer or Session"
-            )
-        if line == "":
-            self._outside.accept(mode)
+        if self._outside is not None and (changes := self._outside.changes(mode)):
+            line = self._first_difference(mode if mode in self._checksums else TRAIN)
+            if line:
+                names = dict.fromkeys(re.findall(r"[^\W\d]\w*", change.name)[-1] for change in changes[:3])
+                found = "; ".join(dict.fromkeys(map(str, changes[:3])))
+                raise errors.ProgramError(
+                    f"{line}: the program {self.name} is traced again, for other sizes, a test or an export, and would "
+                    f"be another one: {found}. Make the program in a function of its own, def make({', '.join(names)}):"
+                    f" def program(): ...; return program, or make a new Trainer or Session"
+                )
+            if line == "":
+                self._outside.accept(mode)
         # In test mode only code under `if layers.is_training():` differs from train mode.
         if mode == TEST and self._asks_mode and TEST not in self._checksums:
             with contextlib.suppress(Exception):  # the run that follows raises the error again
@@ -486,16 +490,11 @@ class Program(KnownAttributes):
         Return "" if all equations are equal, and None if the function raises an error; the run that follows raises it
         again.
         """
-        before = self._checksums[mode]
-        try:
+        # JAX caches the equations of a function in `jax.jit` by sizes and by metadata. New metadata make it trace anew.
+        with set_xla_metadata(fluid_trace=next(_TRACES)), contextlib.suppress(Exception):
             now, equations = self._traced_checksums(mode)
-        except Exception:
-            return None
-        if now == before:
-            return ""
-        pairs = zip(before, now, equations, strict=False)
-        differing = next((equation for old, new, equation in pairs if old != new), equations[-1] if equations else None)
-        return "unknown line" if differing is None else user_line(differing)
+            return _first_difference(self._checksums[mode], now, equations)
+        return None
 
     def _warn_of_unsteady_numbers(self) -> None:
         """Warn if a second trace has other equations than the first, because a number of Python changes each time."""
@@ -638,6 +637,15 @@ class Program(KnownAttributes):
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
         wanted = self.parameters if names is None else names
         return tuple(n for n in wanted if self.parameters[n].trainable and n not in excluded)
+
+
+def _first_difference(before: Sequence[int], now: Sequence[int], equations: Sequence[Any]) -> str:
+    """Return the user's line of the first equation whose checksum differs; "" if all checksums are equal."""
+    if now == before:
+        return ""
+    pairs = zip(before, now, equations, strict=False)
+    differing = next((equation for old, new, equation in pairs if old != new), equations[-1] if equations else None)
+    return "unknown line" if differing is None else user_line(differing)
 
 
 def warn_of_adversaries(programs: Collection[Program]) -> None:

@@ -6,6 +6,7 @@ import random
 import time
 import warnings
 
+import jax
 import numpy as np
 import pytest
 
@@ -324,6 +325,17 @@ def test_numbers_of_an_array_are_compared():
         _changed(change, lambda: layers.data("x", shape=[2]) * WEIGHTS, "`WEIGHTS` was float32.2. ")
     finally:
         WEIGHTS[0] = 1.0
+
+
+def test_a_number_in_a_jitted_function_is_compared(monkeypatch):
+    jitted = jax.jit(lambda x: FACTOR * x)
+    change = lambda: monkeypatch.setitem(globals(), "FACTOR", 3.0)  # noqa: E731
+    _changed(change, lambda: jitted(layers.data("x", shape=[2])), "`FACTOR` was 2.0 .* 3.0 now")
+
+
+def test_numbers_of_a_large_array_are_compared():
+    table = np.ones([2, 400_000], "float32")
+    _changed(lambda: table.fill(0.0), lambda: layers.data("x", shape=[2]) @ table[:, :2], "`table` was float32")
 
 
 def test_a_variable_of_the_environment_is_compared(monkeypatch):
