@@ -395,7 +395,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)
         convert = Converter(self.session.engine, self.program.feeds, feed_order, self._buckets, needed)
-        plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch, padded=not fixed.has_rows)
+        plan = self._plan((*needed, *fixed.feeds, *fixed.overrides), fetch, may_pad=not fixed.has_rows)
         if seed is not None:
             self.seeds.of("predict", self.program, seed)
         seeds = Seeds("predict", seed) if seed is not None and self.program.draws else None
@@ -445,22 +445,22 @@ class Inferencer(ShowsProgram, KnownAttributes):
             )
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
-    def _plan(self, feed: Iterable[str], fetch: Fetch | None, padded: bool = True) -> InferencePlan:
+    def _plan(self, feed: Iterable[str], fetch: Fetch | None, may_pad: bool = True) -> InferencePlan:
         """Return the plan, a prepared step, for calls with equal names of feeds and results; a call is planned once.
 
         Args:
           feed: names of feeds and of replaced values.
           fetch: names of the results; None for the outputs of the program.
-          padded: False if no rows may be added to batches.
+          may_pad: False if no rows may be added to batches.
         """
         given = tuple(feed)
         key = given if fetch is None else (*given, None, *([fetch] if isinstance(fetch, str) else fetch))
-        known = self._plans.get((key, padded))
+        known = self._plans.get((key, may_pad))
         if known is None:
-            known = self._plans[key, padded] = self._new_plan(given, fetch, padded)
+            known = self._plans[key, may_pad] = self._new_plan(given, fetch, may_pad)
         return known
 
-    def _new_plan(self, feed: Sequence[str], fetch: Fetch | None, padded: bool) -> InferencePlan:
+    def _new_plan(self, feed: Sequence[str], fetch: Fetch | None, may_pad: bool) -> InferencePlan:
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
@@ -468,12 +468,12 @@ class Inferencer(ShowsProgram, KnownAttributes):
         request = Request(TEST, names, given_feeds, overrides)
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
-        padded = padded and self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
+        padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
         step = fast_step(self.session.engine, program, request)
         names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None
         checked = program if fetch is None else None
-        return InferencePlan(feeds, overrides, step, padded, names, program.batch_sizes, draw, checked)
+        return InferencePlan(feeds, overrides, step, padded and may_pad, names, program.batch_sizes, draw, checked)
 
     def _draw(self) -> Draw | None:
         """Return the random key for the next call, computed from the next seed in `self.seeds`."""
