@@ -31,7 +31,7 @@ def test_stop_gradient_holds_from_the_next_run():
         exe = _started(startup)
         fetched = [hidden, guess]
         before = {name: scope_value(name) for name in ("fc_0.w_0", "fc_1.w_0")}
-        exe.run(main, feed=FEED)
+        exe.run(main, feed=FEED, fetch_list=fetched)  # the same fetches as below: nothing else compiles a step anew
         between = {name: scope_value(name) for name in before}
         hidden.stop_gradient = True
         h, g = exe.run(main, feed=FEED, fetch_list=fetched)
