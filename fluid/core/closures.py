@@ -78,11 +78,12 @@ class _Copies:
             made.function = made.__wrapped__ = function  # type: ignore[attr-defined]
             return made
         if type(value) is functools.partial:
-            function, *given = (self.of(part) for part in (value.func, *value.args))
-            named = {name: self.of(part) for name, part in value.keywords.items()}
-            before, after = ([f, *a, *k.values()] for f, a, k in _parts(value, function, given, named))
-            same = all(a is b for a, b in zip(before, after, strict=True))
-            return value if same else functools.partial(function, *given, **named)
+            before = [value.func, *value.args, *value.keywords.values()]
+            after = [self.of(part) for part in before]
+            if any(a is not b for a, b in zip(before, after, strict=True)):
+                function, *given = after[: 1 + len(value.args)]
+                named = after[1 + len(value.args) :]
+                return functools.partial(function, *given, **dict(zip(value.keywords, named, strict=True)))
         return value
 
     def _function(self, function: FunctionType) -> FunctionType:
@@ -98,29 +99,25 @@ class _Copies:
         made.__dict__ = function.__dict__  # one dict for both, so that attributes of the function stay shared
         self._made[id(function)] = made  # before the cells are filled: a function may close over itself
         for cell, copied in zip(cells, new, strict=True):
-            if copied is not cell and _is_empty(copied):
+            if copied is not cell and is_empty(copied):
                 copied.cell_contents = self.of(cell.cell_contents)
         return made
 
     def _holds_own(self, function: FunctionType) -> bool:
         """Return whether a function of a library, such as a decorator, closes over a function that is copied."""
         self._made[id(function)] = function  # a function may close over itself
-        cells = [cell for cell in function.__closure__ or () if not _is_empty(cell)]
+        cells = [cell for cell in function.__closure__ or () if not is_empty(cell)]
         found = any(self.of(cell.cell_contents) is not cell.cell_contents for cell in cells)
         del self._made[id(function)]
         return found
 
     def _is_shared(self, cell: CellType) -> bool:
         # A class is the cell of `super()`. An empty cell belongs to a variable that is not assigned yet.
-        return id(cell) in self._shared or _is_empty(cell) or isinstance(cell.cell_contents, type)
+        return id(cell) in self._shared or is_empty(cell) or isinstance(cell.cell_contents, type)
 
 
-def _parts(value: Any, function: Any, given: Any, named: Any) -> Iterator[tuple[Any, Any, Any]]:
-    yield value.func, value.args, value.keywords
-    yield function, given, named
-
-
-def _is_empty(cell: CellType) -> bool:
+def is_empty(cell: CellType) -> bool:
+    """Return whether a variable of an enclosing function is not assigned yet."""
     try:
         cell.cell_contents  # noqa: B018
     except ValueError:
@@ -139,7 +136,7 @@ def _closures(function: Any) -> Iterator[tuple[CodeType, dict[str, CellType]]]:
         if isinstance(value, FunctionType):
             cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
             yield value.__code__, cells
-            waiting += [cell.cell_contents for cell in cells.values() if not _is_empty(cell)]
+            waiting += [cell.cell_contents for cell in cells.values() if not is_empty(cell)]
         elif isinstance(value, MethodType):
             waiting.append(value.__func__)
         elif isinstance(value, Shared):

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fluid.core.closures import is_empty
 from fluid.core.frame import is_library
 
 _FOLDERS = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
@@ -43,8 +44,6 @@ _ITEMS = 1000  # number of elements of a list or dict, above which only its iden
 _BYTES = 1 << 20  # size of a NumPy array, above which its identity and a sample of its numbers are compared
 # Names of functions that return another number in each call, and change no state that can be compared.
 _CLOCKS = frozenset({"time", "perf_counter", "monotonic", "now", "today", "default_rng", "uuid4", "urandom"})
-
-
 _ENVIRONMENT = frozenset({"environ", "getenv"})  # names by which code reads variables of the environment
 
 
@@ -175,7 +174,13 @@ def _identity_of(value: Any) -> Any:
 def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, str, Any]] | None:
     """Return the values inside a value as triples of owner, name and value; None to compare the value by identity."""
     if isinstance(value, FunctionType):
-        return None if _is_foreign(value.__code__.co_filename) and name else _inside_function(owner, name, value)
+        if not name or not _is_foreign(value.__code__.co_filename):
+            return _inside_function(owner, name, value)
+        # A decorator of a library closes over the function of the user.
+        inside = [cell.cell_contents for cell in value.__closure__ or () if not is_empty(cell)]
+        return [
+            (owner, name, f) for f in inside if isinstance(f, FunctionType | MethodType | functools.partial)
+        ] or None
     if isinstance(value, MethodType):
         return [(owner, name, value.__func__), (owner, "self", value.__self__)]
     if isinstance(value, functools.partial):
@@ -196,11 +201,11 @@ def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, s
         return None
     if isinstance(value, type):
         # Only the functions and the plain values of a class: its identity changes when a notebook cell runs again.
-        kinds = [kind for kind in value.__mro__ if _is_users(kind)]
-        kept = (FunctionType, staticmethod, classmethod, property, *_PLAIN)
+        classes = [kind for kind in value.__mro__ if _is_users(kind)]
+        kept = (FunctionType, staticmethod, classmethod, property, list, tuple, dict, *_PLAIN)
         return [
             (owner, f"{name}.{key}", item)
-            for kind in kinds
+            for kind in classes
             for key, item in tuple(vars(kind).items())
             if isinstance(item, kept) and (not key.startswith("__") or key in ("__init__", "__call__"))
         ] or None
@@ -209,7 +214,7 @@ def _inner(owner: Hashable, name: str, value: Any) -> Sequence[tuple[Hashable, s
         return [(owner, name, attributes["__wrapped__"])]
     kind = type(value)
     if not _is_users(kind) and is_dataclass(value):
-        return [(owner, f"{name}.{field.name}", getattr(value, field.name, None)) for field in fields(value)]
+        return [(owner, f"{name}.{field.name}", attributes.get(field.name)) for field in fields(value)]
     if _is_users(kind) or kind.__module__ in _NAMESPACES:
         name = name or "self"
         return [(owner, name, kind), *((owner, f"{name}.{key}", item) for key, item in tuple(attributes.items()))]
@@ -224,11 +229,8 @@ def _inside_function(owner: Hashable, name: str, function: FunctionType) -> list
     for argument, value in zip(reversed(taken), reversed(function.__defaults__ or ()), strict=False):
         found.append((here, argument, value))
     found += [(here, argument, value) for argument, value in (function.__kwdefaults__ or {}).items()]
-    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found.append((here, variable, cell.cell_contents))
-        except ValueError:  # a variable that is not assigned yet
-            continue
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    found += [(here, variable, cell.cell_contents) for variable, cell in cells if not is_empty(cell)]
     outside = function.__globals__
     names = _names_in(code)
     if _ENVIRONMENT.intersection(names):

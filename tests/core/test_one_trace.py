@@ -109,13 +109,14 @@ def test_trainers_of_a_loop_keep_their_own_rate():
         np.testing.assert_allclose(trainer.test(_reader(2))[0], wanted, rtol=1e-6)
 
 
-def test_members_of_a_population_keep_the_number():
+@pytest.mark.parametrize("varied", [{}, {"rate": [1.0, 2.0]}])
+def test_members_of_a_population_keep_the_number(varied):
     factor = 2.0
 
-    def program():
-        return layers.mean(factor * layers.data("x", shape=[2]) * layers.create_parameter([1], "float32"))
+    def program(rate=1.0):
+        return layers.mean(rate * factor * layers.data("x", shape=[2]) * layers.create_parameter([1], "float32"))
 
-    population = fluid.Population(program, fluid.optimizer.SGD(0.0), size=2)
+    population = fluid.Population(program, fluid.optimizer.SGD(0.0), size=2, vary=varied)
     before = np.asarray(population.test(fluid.reader.arrays({"x": X}, batch_size=4))[0])
     factor = 7.0
     np.testing.assert_allclose(np.asarray(population.test(_inputs())[0]), before, rtol=1e-6)
@@ -221,6 +222,12 @@ def _population(tmp_path):
     return lambda: population.train(_reader(2))
 
 
+def _varied_population(tmp_path):
+    program = lambda rate: rate * _train()  # noqa: E731
+    population = fluid.Population(program, fluid.optimizer.SGD(0.1), size=2, vary={"rate": [1.0, 2.0]})
+    return lambda: population.train(_reader(2))
+
+
 def _loop(tmp_path):
     def train():
         loss = _train()
@@ -249,6 +256,7 @@ LATER = [
     _served,
     _several,
     _population,
+    _varied_population,
     _loop,
 ]
 
