@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -472,8 +473,12 @@ class Inferencer(ShowsProgram, KnownAttributes):
         step = fast_step(self.session.engine, program, request)
         names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None
-        checked = program if fetch is None else None
-        return InferencePlan(feeds, overrides, step, padded and may_pad, names, program.batch_sizes, draw, checked)
+        # only a request for the outputs from all feeds is a use of the program as it is written, which may be a mistake
+        warned = program if fetch is None and len(feeds) == len(program.feeds) else None
+        mixing = functools.partial(program.mixing, request.fetch, overrides)
+        return InferencePlan(
+            feeds, overrides, step, padded and may_pad, names, program.batch_sizes, draw, mixing, warned
+        )
 
     def _draw(self) -> Draw | None:
         """Return the random key for the next call, computed from the next seed in `self.seeds`."""

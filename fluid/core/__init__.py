@@ -70,6 +70,7 @@ from fluid.core.loop_body import (
 from fluid.core.name_scopes import NameScope, name_scope
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
 from fluid.core.reduction import Contribution, Reduced, Reduction
+from fluid.core.rows import NOT_KNOWN
 from fluid.core.scope import Scope, own_array
 from fluid.core.sequence import (
     LoDTensor,
@@ -140,6 +141,7 @@ __all__ = [
     "ParameterSpec",
     "Contribution",
     "Program",
+    "NOT_KNOWN",
     "Reduced",
     "Reduction",
     "Scope",

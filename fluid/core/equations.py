@@ -183,12 +183,17 @@ def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
     moving = set(moving)
     for equation in jaxpr.eqns:
         if _draws_rows(equation, moving, batch):
-            caller = next((f for f in frames(equation) if not f.file_name.startswith(_JAX)), None)
-            if caller is not None and not is_library(caller.file_name):
+            if is_called_by_user(equation):
                 found[user_line(equation)] = None
         if any(not is_literal(v) and v in moving for v in equation.invars):
             moving |= {*equation.outvars}
     return list(found)
+
+
+def is_called_by_user(equation: Any) -> bool:
+    """Return whether the user's code has created an equation, directly or by a function of JAX, not a layer."""
+    caller = next((f for f in frames(equation) if not f.file_name.startswith(_JAX)), None)
+    return caller is not None and not is_library(caller.file_name)
 
 
 def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:

@@ -57,15 +57,14 @@ from fluid.core.frame import (
     warn,
 )
 from fluid.core.outside_values import OutsideValues, random_states, reads_clock
-from fluid.core.reduction import Contribution, Reduction, find_reductions, guess, part_of
+from fluid.core.reduction import Contribution, FollowedProgram, Reduction, guess, part_of
+from fluid.core.rows import BATCHES, OTHER_STEPS, STEPS, Pair, batches_beside
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
 from fluid.core.variables import fold_name
 
 T = TypeVar("T")
 
 _TRACES = itertools.count()
-# The two dummy batch sizes of traced runs: a dimension that differs between the two runs depends on the batch size.
-_BATCHES = (37, 41)
 
 
 class Minimize(NamedTuple):
@@ -148,6 +147,7 @@ class Program(KnownAttributes):
       batch_sizes: the batch sizes that the program accepts; None for any.
       buckets: the sizes to which sequences must be padded, by feed; None for any.
       table: the `fluid.reader.Table` that encodes raw rows as feeds; None if the program has no table.
+      dummy_batches: the two batch sizes of traced runs on dummy data; the program has no size that equals one of them.
 
     Raises:
       ProgramError: the function returns nothing, or a value that is not an array.
@@ -176,6 +176,7 @@ class Program(KnownAttributes):
     _draws: bool | None = None
     _outside: OutsideValues | None = None
     _asks_mode = False
+    dummy_batches: Pair = BATCHES
 
     @fitting("fluid.Program")
     def __init__(
@@ -200,7 +201,12 @@ class Program(KnownAttributes):
         self.traced_function = with_fixed_closure(function)
         self._outside = OutsideValues(self.traced_function)
         generators = random_states()
-        found = self._discover(_BATCHES[0])
+        found = self._discover(self.dummy_batches[0])
+        # If the program has a size that equals a dummy batch size, such as a layer of 37 units, take other ones.
+        if (batches := batches_beside(_sizes_of(found))) != self.dummy_batches:
+            self.dummy_batches = batches
+            self._outside, generators = OutsideValues(self.traced_function), random_states()
+            found = self._discover(batches[0])
         frame = found.frame
         self.output_names = found.output_names
         self.loss_output = found.loss_output
@@ -227,13 +233,12 @@ class Program(KnownAttributes):
         self.kinds = frame.declared.kinds
         self.aliases = found.aliases
         self.sloped = check_losses(self.name, found, [m.parameters for m in self.minimizes])
-        warn_of_likely_mistakes(self.name, found, _BATCHES[0])
+        warn_of_likely_mistakes(self.name, found, self.dummy_batches[0])
         self._asks_mode = frame.declared.asks_mode
         self._checksums = {TRAIN: checksums(found.jaxpr, found.constants)[0]}
         # A counter that the function increments, a random number and a clock differ in each trace.
         counts = self._outside.leave_out_changed()
         unsteady = counts or random_states() != generators or reads_clock(self.traced_function)
-        self._said = [r or _rows_of(v) for r, v in zip(found.reductions, found.outputs, strict=True)]
         if has_arrays(found.constants) and (other := self._other_run()) is not None:
             self._marked = self._shapes.marked(shapes_of(other))
             unsteady |= arrays_differ(found.constants, other.constants)
@@ -308,27 +313,58 @@ class Program(KnownAttributes):
     def reductions(self) -> list[Reduction]:
         """For each output, the rule that combines its values for several minibatches into one value for the data set.
 
-        Layers record some rules. Other rules are computed from the equations of two more traced runs of the function.
+        The rules are found from the equations of two traced runs of the function in test mode, and from the rules that
+        layers have recorded.
         """
-        rows = Reduction("rows")
-        noted = [
-            rule or (rows if array.shape[:1] == (None,) else None)
-            for rule, array in zip(self._said, self.outputs, strict=True)
-        ]
-        if None not in noted:
-            return [rule for rule in noted if rule is not None]
+        followed = self._followed
+        if followed is None:  # an error of the program: guess the rules; a run of the program raises the error again
+            return [guess(output.shape) for output in self.outputs]
+        return followed.reductions()
+
+    def mixing(self, names: Sequence[str] | None = None, overrides: Sequence[str] = ()) -> str | None:
+        """Return the user's source line where results for one row begin to depend on other rows of the minibatch.
+
+        The equations of the program in test mode show it; nothing is computed. An equation that cannot be followed
+        counts as a dependence.
+
+        Args:
+          names: the names of the results; None for the outputs.
+          overrides: the names of values that the caller replaces, with a row for each example.
+
+        Returns:
+          The line; None if each row of the results is computed from one row of the feeds and overrides.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[4])
+          ...     return {"double": 2 * x, "centred": x - fluid.layers.reduce_mean(x, dim=0)}
+          >>> found = fluid.Program(program)
+          >>> found.mixing(["double"]) is None, found.mixing(["centred"]) is None
+          (True, False)
+        """
+        outputs = {name: index for index, name in enumerate(self.output_names or ())}
+        wanted = None if names is None else [outputs.get(n, self.aliases.get(n, n)) for n in names]
+        replaced = [self.aliases.get(n, n) for n in overrides]
+        return "its program" if self._followed is None else self._followed.mixing(wanted, replaced)
+
+    @functools.cached_property
+    def _followed(self) -> FollowedProgram | None:
+        """The rows of the program in test mode, followed through the equations; None if the program raises an error."""
         run = functools.partial(self._run_in_test, jax.random.key(0))
+        first, second = self.dummy_batches
+        others = [(second, self._stand_ins(second, OTHER_STEPS, first)), (second, self.stand_ins(second))]
+        if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
+            others = []
         try:
-            return find_reductions(
-                run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
-            )
-        except Exception:  # an error of the program: guess the rules; a run of the program raises the error again
-            return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
+            return FollowedProgram(run, self._empty_arrays(), (first, self.stand_ins()), others)
+        except Exception:
+            return None
 
     @functools.cached_property
     def lines(self) -> dict[str, Array]:
         """The shape and dtype of the last value that each source line of the program computes, by file and line."""
-        first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
+        first, second = (last_values(self._discover(batch).jaxpr) for batch in self.dummy_batches)
         return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 
     @functools.cached_property
@@ -338,9 +374,9 @@ class Program(KnownAttributes):
         The name of a layer in a loop is an alias of the last result of the layer. The first read of this property
         traces the program function again.
         """
-        first = self._equation_shapes(_BATCHES[0])
+        first = self._equation_shapes(self.dummy_batches[0])
         try:
-            second = self._equation_shapes(_BATCHES[1])
+            second = self._equation_shapes(self.dummy_batches[1])
         except Exception:
             # Some programs work for one batch size only. No dimension is then marked as dependent on the batch size.
             second = first
@@ -477,7 +513,7 @@ class Program(KnownAttributes):
             # Ignore warnings: the first trace has already given them.
             warnings.simplefilter("ignore", errors.FluidWarning)
             if mode == TRAIN:
-                found = self._discover(_BATCHES[0], again=True)
+                found = self._discover(self.dummy_batches[0], again=True)
                 return checksums(found.jaxpr, found.constants)
             key = jax.random.key(0)
             run = lambda arrays, feeds: self._run_in_test(key, arrays, feeds)[1]  # noqa: E731
@@ -566,7 +602,7 @@ class Program(KnownAttributes):
           feeds: feeds by name.
         """
         parameters, states = ({n: arrays[n] for n in part} for part in (self.parameters, self.states))
-        with explained_prints(_BATCHES[0], again=True):
+        with explained_prints(self.dummy_batches[0], again=True):
             return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
 
     def _empty_arrays(self) -> dict[str, Any]:
@@ -601,7 +637,7 @@ class Program(KnownAttributes):
         except Complete:
             return frame, []
         except Exception as error:
-            explained = explained_error(error, self.name, _BATCHES[0], running=True)
+            explained = explained_error(error, self.name, self.dummy_batches[0], running=True)
             if explained is None:
                 raise
             explained.__notes__ = list(getattr(error, "__notes__", ()))
@@ -609,12 +645,16 @@ class Program(KnownAttributes):
         return frame, outputs
 
     def _discover(self, batch: int, again: bool = False) -> Discovery:
-        with explained_prints(batch, again=again or batch != _BATCHES[0]):
+        with explained_prints(batch, again=again or batch != self.dummy_batches[0]):
             return discover(self.traced_function, self.name, self.precision, batch, self.sample_shapes)
 
-    def stand_ins(self, batch: int = _BATCHES[0]) -> dict[str, Any]:
+    def stand_ins(self, batch: int | None = None) -> dict[str, Any]:
         """Return dummy feeds (zeros) by name, with `batch` examples, or with the shapes of `sample_feed`."""
-        made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
+        return self._stand_ins(self.dummy_batches[0] if batch is None else batch, STEPS)
+
+    def _stand_ins(self, batch: int, steps: Pair, size: int | None = None) -> dict[str, Any]:
+        """Return dummy feeds; `size` replaces `batch` in the open dimensions of a feed but the first."""
+        made = {name: stand_in(spec, batch, steps, size) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 
     def _note_equations(self, found: Discovery) -> None:
@@ -629,7 +669,7 @@ class Program(KnownAttributes):
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return None
         try:
-            return self._discover(_BATCHES[1])
+            return self._discover(self.dummy_batches[1])
         except Exception:
             # Some programs work for one batch size only. No dimension is then marked as dependent on the batch size.
             return None
@@ -696,6 +736,8 @@ def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
     return max(set(following or sizes.values()), default=1)
 
 
-def _rows_of(value: Any) -> Reduction | None:
-    """Return the reduction rule "rows" for a sequence batch, which has one row for each example; else None."""
-    return Reduction("rows") if isinstance(value, SequenceBatch | NestedSequenceBatch) else None
+def _sizes_of(found: Discovery) -> set[int]:
+    """Return the sizes that a program declares, for feeds, parameters and states."""
+    declared = found.frame.declared
+    shapes = [*(feed.shape for feed in declared.feeds.values()), *(array.shape for array in declared.arrays.values())]
+    return {size for shape in shapes for size in shape if size is not None}

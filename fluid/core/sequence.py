@@ -336,15 +336,17 @@ def data_of(value: Any) -> Any:
     return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
 
 
-def stand_in(spec: FeedSpec, batch: int, steps: Sequence[int]) -> Any:
+def stand_in(spec: FeedSpec, batch: int, steps: Sequence[int], size: int | None = None) -> Any:
     """Return dummy data (zeros) for tracing, with the type, shape and dtype of a feed. Sequences have length 1.
 
     Args:
       spec: the declaration of the feed.
       batch: the batch size.
       steps: the padded sizes of the outer and the inner level; a SequenceBatch uses only the inner size.
+      size: the size of the open dimensions but the first; None for the batch size.
     """
-    sizes = [batch if d is None else d for d in spec.shape]
+    open_ = [batch, *[batch if size is None else size] * len(spec.shape)]
+    sizes = [o if d is None else d for o, d in zip(open_, spec.shape, strict=False)]
     if spec.lod_level:
         sizes[:1] = [batch, *steps[2 - spec.lod_level :]]
     data = jnp.zeros(sizes, spec.held)

@@ -11,14 +11,11 @@ from jax.interpreters import partial_eval
 from fluid import errors
 from fluid.core import TEST, FeedSpec, Program, stand_in
 from fluid.core.equations import live_equations
+from fluid.core.rows import STEPS
 from fluid.export.signature import Output, leaves_of, level_of, value_of
 from fluid.runtime import Request, absent_feeds, check_fetch
 from fluid.runtime.fetch import GRAD, Fetch, is_inner, split_names
 from fluid.runtime.step import Step
-
-# Batch sizes and numbers of steps of example feeds for tracing. All sizes differ, so that mixed-up dimensions are
-# detected. Two batch sizes show which dimensions of the results are batch dimensions.
-_BATCHES, _STEPS = (37, 41), (3, 5)
 
 
 class InferenceFunction:
@@ -39,6 +36,7 @@ class InferenceFunction:
       outputs: descriptions of the results.
       random: True if the results depend on a random key.
       table: the Table of the program, if `feeds` has a feed of the Table; else None.
+      by_row: True if each row of the results is computed from one row of the feeds, as the equations show.
 
     Raises:
       UnknownNameError: the program has no such feed or value.
@@ -58,7 +56,7 @@ class InferenceFunction:
         # trace of the Step then shows the feeds that the results need.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
-        stand_ins = self._stand_ins(_BATCHES[0])
+        stand_ins = self._stand_ins(self._program.dummy_batches[0])
         needed = self._needed(stand_ins)
         needed["feeds"] |= self._needed_for_sizes(needed["feeds"], stand_ins)
         missing = sorted(needed["feeds"] - set(given))
@@ -76,6 +74,7 @@ class InferenceFunction:
         self.random = bool(needed["key"])
         self.table = program.table if {"numbers", "categories"} & self.feeds.keys() else None
         self.outputs = self._described(stand_ins)
+        self.by_row: bool | None = program.mixing(self._names, self._replaced) is None
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> list[Any]:
         """Compute the results as a list; each is an array, or a tuple of padded data and lengths.
@@ -115,7 +114,7 @@ class InferenceFunction:
         """
         program = self._program
         feeds = {
-            n: stand_in(spec, batch, [n + 2 for n in _STEPS] if n == longer else _STEPS)
+            n: stand_in(spec, batch, [n + 2 for n in STEPS] if n == longer else STEPS)
             for n, spec in program.feeds.items()
         }
         arrays = {n: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for n, spec in self._arrays.items()}
@@ -155,16 +154,16 @@ class InferenceFunction:
         found = {n for n in sequences if self._equations_of_longer(n) not in (None, equations)}
         following = [name for name, spec in feeds.items() if spec.shape[:1] == (None,)]
         known = any(n in needed | found for n in following) or any(
-            value.shape[:1] == _BATCHES[:1] for value in stand_ins["overrides"].values()
+            value.shape[:1] == self._program.dummy_batches[:1] for value in stand_ins["overrides"].values()
         )
-        if following and not known and self._equations(self._stand_ins(_BATCHES[1])) != equations:
+        if following and not known and self._equations(self._stand_ins(self._program.dummy_batches[1])) != equations:
             found.add(following[0])
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
         """Trace the program with longer sequences in the feed `name`, and return the equations; None after an error."""
         try:
-            return self._equations(self._stand_ins(_BATCHES[0], longer=name))
+            return self._equations(self._stand_ins(self._program.dummy_batches[0], longer=name))
         except errors.FluidError:
             return None
 
@@ -186,13 +185,13 @@ class InferenceFunction:
     def _declared(self, name: str, value: Any) -> FeedSpec:
         """Return a FeedSpec for the named value `name`, which callers feed, so that the program does not compute it."""
         level, shape = level_of(value), tuple(value.shape)
-        batch = None if shape[:1] == (_BATCHES[0],) else shape[0]
+        batch = None if shape[:1] == (self._program.dummy_batches[0],) else shape[0]
         return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)
 
     def _described(self, stand_ins: Mapping[str, Any]) -> tuple[Output, ...]:
         results = jax.eval_shape(self._results, stand_ins)
         try:
-            others = jax.eval_shape(self._results, self._stand_ins(_BATCHES[1]))
+            others = jax.eval_shape(self._results, self._stand_ins(self._program.dummy_batches[1]))
         except Exception:  # a program that allows only the first batch size has results of fixed sizes
             others = results
         names = self._program.output_names if self._names is None else self._names

@@ -6,7 +6,7 @@ An ExportedProgram is a Program that calls the functions in the file; a Session 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.checkpoint import NONSENSE, check_structure, instead, read_npy
-from fluid.core import TEST, Applied, ParameterSpec, Program, Shapes
+from fluid.core import NOT_KNOWN, TEST, Applied, ParameterSpec, Program, Shapes
 from fluid.export import archive, standalone
 from fluid.export.signature import BATCH, MANIFEST, Entry, leaves_of, value_of
 from fluid.export.stablehlo import lowered, settings
@@ -70,6 +70,7 @@ class ExportedProgram(Program):
         self.returned = {}
         self.minimizes = []
         self.random = self._draws = entry.random
+        self._by_row = entry.by_row
         self.lookups = ()
         self.dense_uses = frozenset()
         self.batch_sizes = _ladder(entry, BATCH)
@@ -126,6 +127,11 @@ class ExportedProgram(Program):
             ) from error
         states = {n: arrays[n] for n in self.states}
         return Applied(outputs, states, {**feeds, **named, **values}, [], [], {})
+
+    def mixing(self, names: Sequence[str] | None = None, overrides: Sequence[str] = ()) -> str | None:
+        """Return None if each row of the results is computed from one row of the feeds; see `Program.mixing`."""
+        del names, overrides
+        return None if self._by_row else NOT_KNOWN if self._by_row is None else "a line of the exported function"
 
     def _no_function(self) -> Any:
         raise errors.ProgramError(f"the program {self.name} was exported, and its function is not here")

@@ -168,6 +168,7 @@ def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, byte
         exported.least,
         exported.note,
         function.table,
+        function.by_row,
     )
 
 
@@ -244,6 +245,7 @@ class TrainingFunction:
       outputs: descriptions of the results of a step.
       states: names of the arrays that are not parameters.
       random: False, because the key is computed from the arrays `@root` and `@step`.
+      by_row: None, because a step has no results for single rows.
       table: the `fluid.reader.Table` of the program; None if the program has no Table.
 
     Raises:
@@ -251,6 +253,7 @@ class TrainingFunction:
     """
 
     random = False
+    by_row: bool | None = None
 
     def __init__(self, session: Session, program: Program):
         engine = session.engine

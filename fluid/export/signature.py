@@ -43,6 +43,7 @@ _ENTRY = {
     "least": natural,
     "note": (None, str),
     "table": (None, dict),
+    "by_row": (None, bool),
 }
 MANIFEST = {
     "made_with": {"*": str},
@@ -174,6 +175,8 @@ class Entry:
       least: the minimum number of time steps to which a sequence may be padded.
       note: the reason why there is more than one function; None if there is one function.
       table: the `fluid.reader.Table` that encodes raw rows as feeds; None if the program has no Table.
+      by_row: True if each row of the results is computed from one row of the feeds; None in a file of an earlier
+        version, which does not say it.
     """
 
     feeds: tuple[FeedSignature, ...]
@@ -184,6 +187,7 @@ class Entry:
     least: int = 1
     note: str | None = None
     table: Table | None = None
+    by_row: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return this signature as JSON for the manifest."""
@@ -213,6 +217,7 @@ class Entry:
             least=found["least"],
             note=found["note"],
             table=None if found.get("table") is None else Table.from_json(found["table"]),
+            by_row=found.get("by_row"),
         )
 
 

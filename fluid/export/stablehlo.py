@@ -39,6 +39,7 @@ class ExportedFunction(Protocol):
       outputs: descriptions of the results.
       random: True if the results depend on a random key.
       table: the `fluid.reader.Table` that encodes raw rows as feeds; None if the program has no Table.
+      by_row: True if each row of the results is computed from one row of the feeds; None if there are no such rows.
     """
 
     feeds: dict[str, FeedSpec]
@@ -47,6 +48,7 @@ class ExportedFunction(Protocol):
     outputs: tuple[Output, ...]
     random: bool
     table: Table | None
+    by_row: bool | None
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Any:
         """Compute the results of the function from arrays by name, feeds by name, and the data of a random key."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.core import Value
+from fluid.core.rows import mark, marked
 from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, layer, parameter_dtype
 from fluid.param_attr import ParamAttr, ParamSetting, to_attr
@@ -58,6 +59,48 @@ class _IsTraining:
 
 
 is_training = _IsTraining(is_training)
+
+
+def rowwise(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """Declare that a function computes each row of its results only from the same row of its arguments.
+
+    An Inferencer pads a batch, and a server joins the rows of several requests, only if the equations of the program
+    show that no row depends on other rows. Some functions treat each row alone although the equations do not show it,
+    for example by `layers.py_func`, or by a loop that ends as soon as all rows are done. fluid does not check the
+    declaration.
+
+    Args:
+      function: a function of arrays or SequenceBatches that have rows as their first dimension, and of other values. It
+        may call layers. A result whose first dimension is the batch has a row for each row of the arguments.
+      name: name of the layer; by default `rowwise_N`.
+
+    Returns:
+      A function with the same arguments and results, for use inside a program function.
+
+    Example:
+      >>> import fluid, jax.numpy as jnp
+      >>> def halved(x):
+      ...     return jax.lax.while_loop(lambda y: jnp.any(y > 1), lambda y: jnp.where(y > 1, y / 2, y), x)
+      >>> def program(function):
+      ...     return function(fluid.layers.data("x", shape=[4]))
+      >>> fluid.Program(lambda: program(halved)).mixing() is None
+      False
+      >>> fluid.Program(lambda: program(fluid.layers.rowwise(halved))).mixing() is None
+      True
+    """
+    if not callable(function):
+        raise errors.ArgumentTypeError(
+            f"layers.rowwise takes a function and returns a function, found {type(function).__name__}; write "
+            f"layers.rowwise(f)(x), not layers.rowwise(f(x))"
+        )
+
+    @functools.wraps(function)
+    def declared(*args: Any, **kwargs: Any) -> Any:
+        this = Layer("rowwise", name)
+        args, kwargs = mark(this.name, (args, kwargs))
+        return marked(this.name, function(*args, **kwargs))
+
+    return declared
 
 
 @layer

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.core.rows import STEPS
 from fluid.layers.base import layer
 from fluid.layers.no_effect import no_effect
 
@@ -128,7 +129,7 @@ def _checked(spec: core.FeedSpec) -> core.FeedSpec:
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
     """Return placeholder data for a feed, for the first trace of a program, which finds its parameters and feeds."""
     # Outer and inner sequences get different numbers of steps, 3 and 5, so that a program that confuses them fails.
-    value = core.stand_in(spec, frame.placeholder_batch or 1, steps=(3, 5))
+    value = core.stand_in(spec, frame.placeholder_batch or 1, steps=STEPS)
     given = frame.given.feeds.get(spec.name)
     if given is None:
         return value

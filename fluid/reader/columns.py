@@ -119,16 +119,6 @@ def repeat_last(value: Any, count: int) -> np.ndarray:
     return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
 
 
-def add_outliers(value: Any, count: int) -> np.ndarray:
-    """Pad an array with `count` rows of 1000, to test whether results for a row depend on other rows of the batch.
-
-    Rows of 1000 visibly change a sum, mean or maximum over all rows. Arrays of integers are padded with zeros instead,
-    because 0 is a valid id in every embedding table.
-    """
-    outlier = 1000 if np.issubdtype(value.dtype, np.floating) else 0
-    return np.concatenate([value, np.full((count, *value.shape[1:]), outlier, value.dtype)])
-
-
 def is_sample(spec: FeedSpec, value: Any) -> bool | None:
     """Return whether a value is one sample of a feed (True) or a batch (False); None if its shape fits both.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import math
 import operator
@@ -25,10 +26,10 @@ import numpy as np
 from fluid import errors
 from fluid._util.paths import PathLike, local_path
 from fluid.checkpoint import replaced
-from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, Scope, SequenceBatch, warn, warn_once
+from fluid.core import NOT_KNOWN, TEST, FeedSpec, NestedSequenceBatch, Program, Scope, SequenceBatch, warn, warn_once
 from fluid.place import Place
 from fluid.reader import Table
-from fluid.reader.columns import add_outliers, batch_size, repeat_last
+from fluid.reader.columns import batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime.compiled_step import CompiledStep, bind
 from fluid.runtime.engine import Engine
@@ -335,12 +336,13 @@ class InferencePlan:
       feeds: names and declarations of the given feeds.
       overrides: names of the values that arrays from the user replace.
       step: the compiled step.
-      padded: True if rows may be added to batches.
+      padded: True if all inputs and results have a row for each example, so that rows may be added to batches.
       names: names of the results; None for results without names.
       sizes: sizes to which batches may be padded; None for powers of two.
       draw: a function that returns the random key of the next call; None for a program that draws nothing.
-      checked: the program, if the results are its outputs: `begin` then warns if the outputs for one row depend on
-        other rows. Else None.
+      mixing: returns the source line where the results for one row depend on other rows, see `Program.mixing`, or None.
+        It is called before the first batch that would be padded.
+      program: the program, for a warning about such results.
     """
 
     def __init__(
@@ -352,7 +354,8 @@ class InferencePlan:
         names: Sequence[str] | None,
         sizes: Sequence[int] | None,
         draw: Callable[[], Draw | None] | None = None,
-        checked: Program | None = None,
+        mixing: Callable[[], str | None] = lambda: None,
+        program: Program | None = None,
     ):
         self.feeds = feeds
         self.overrides = overrides
@@ -361,9 +364,9 @@ class InferencePlan:
         self.names = names
         self._sizes = sizes
         self._draw = draw
-        self._checked = checked
+        self._mixing: Callable[[], str | None] | None = mixing
+        self._program = program
         self.ragged = any(spec.lod_level for _, spec in feeds)
-        self._proven = False  # True after the results of one batch did not depend on its padded rows
 
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
@@ -383,28 +386,27 @@ class InferencePlan:
         rows = _with_rows(feeds, overrides) if self.padded else {}
         size = batch_size(rows) if rows else 0
         capacity = self.padded_size(size) if size else 0
+        if capacity != size and not self._pads():
+            capacity = size
         if capacity == size:
             values = self.step(feeds, overrides, draw).values
             return lambda: values
-        padded = self._begin(feeds, overrides, capacity, repeat_last, draw)
-        if not self._proven:
-            if not _equal(padded(), self._begin(feeds, overrides, capacity, add_outliers, draw)()):
-                self.padded = False
-                if self._checked is not None and len(feeds) == len(self._checked.feeds):
-                    warn_once(self._checked, "mixed rows", self._mixing)
-                values = self.step(feeds, overrides, draw).values
-                return lambda: values
-            self._proven = True
-        return padded
-
-    def _mixing(self) -> str:
-        """Return the text of the warning that the results for one row depend on other rows of the batch."""
-        assert self._checked is not None
-        return (
-            f"the results of the program {self._checked.name} for one row depend on the other rows of its batch, so "
-            f"the answer for a row changes with the batch that holds it. Compute each row by itself: axis=1 or "
-            f"axis=-1 instead of axis=0, and dim=1 in layers.reduce_mean, reduce_max and the like"
+        feeds, overrides = jax.tree.map(
+            lambda x: repeat_last(x, capacity - size) if np.ndim(x) else x, (feeds, overrides)
         )
+        values = self.step(feeds, overrides, draw).values
+        # Remove the rows of padding with NumPy: on the device, each number of rows would need another compilation.
+        return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
+
+    def _pads(self) -> bool:
+        """Return whether rows may be added; warn once if the results for one row depend on other rows."""
+        if self._mixing is not None:
+            line, self._mixing = self._mixing(), None
+            if line is not None:
+                self.padded = False
+                if self._program is not None:
+                    warn_once(self._program, "mixed rows", functools.partial(mixing_text, self._program, line))
+        return self.padded
 
     def padded_size(self, size: int) -> int:
         """Return the number of rows, at least `size`, to which a batch of `size` rows is padded for a compiled step."""
@@ -412,14 +414,20 @@ class InferencePlan:
             return 1 << (size - 1).bit_length()
         return min((capacity for capacity in self._sizes if capacity >= size), default=size)
 
-    def _begin(
-        self, feeds: Any, overrides: Any, capacity: int, pad: Callable[[Any, int], Any], draw: Draw | None
-    ) -> Callable[[], Sequence[Any]]:
-        size = batch_size(_with_rows(feeds, overrides))
-        feeds, overrides = jax.tree.map(lambda x: pad(x, capacity - size) if np.ndim(x) else x, (feeds, overrides))
-        values = self.step(feeds, overrides, draw).values
-        # Remove the rows of padding with NumPy: on the device, each number of rows would need another compilation.
-        return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
+
+def mixing_text(program: Program, line: str) -> str:
+    """Return the text of the warning that the results for one row depend on other rows of the batch, from `line` on."""
+    if line == NOT_KNOWN:
+        return (
+            f"an earlier fluid exported the program {program.name}, and its file does not say whether the results for "
+            f"one row depend on the other rows of a batch, so batches are neither padded nor shared; export it again"
+        )
+    return (
+        f"the results of the program {program.name} for one row depend on the other rows of its batch, at {line}, so "
+        f"the answer for a row changes with the batch that holds it. Compute each row by itself: axis=1 or "
+        f"axis=-1 instead of axis=0, and dim=1 in layers.reduce_mean, reduce_max and the like; or declare that a "
+        f"function treats each row alone: layers.rowwise(f)(x)"
+    )
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -428,11 +436,6 @@ def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mappin
     An override replaces a named value of the program.
     """
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
-
-
-def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 
 
 # Maximum number of elements of a vector that FastStep concatenates with others. The limit keeps the copies small.

@@ -21,6 +21,7 @@ from fluid.reader.columns import batch_size, read_feed
 from fluid.reader.ragged import Sizes, padded, sizes_of
 from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
+from fluid.runtime.prediction import mixing_text
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.serving.protocol import MessageTensor, ModelOutput, Signature, count_numbers
 from fluid.serving.settings import Settings
@@ -251,9 +252,6 @@ LOG = logging.getLogger("fluid.serving")
 Rung = Mapping[str, Sizes]
 """The number of time steps to which sequences are padded, for each feed; two numbers for nested sequences."""
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
-# The largest relative difference between the results of two batch sizes that counts as rounding. With a larger
-# difference, the results of a row depend on the other rows.
-_NEAR = 1e-2
 # The maximum time, in seconds, that a model may run in the event loop, which it blocks.
 _QUICK = 1e-3
 
@@ -325,7 +323,7 @@ class Runner:
 
     Attributes:
       signature: the feeds and outputs of the model; the outputs are known after `warm_up`.
-      together: True if a batch may have rows of several requests; known after `warm_up`.
+      together: True if a batch may have rows of several requests.
     """
 
     def __init__(self, session: Session, program: Program, settings: Settings, name: str, seeds: Seeds | None = None):
@@ -348,8 +346,13 @@ class Runner:
         self._quick: set[tuple[Any, int]] = set()
         named = program.output_names is not None
         self.signature = Signature(self._specs, (), named, program.draws, program.table)
-        self.together = False
-        self._padded = False
+        line = program.mixing() if self._has_rows() else None
+        if line is not None:
+            LOG.warning("%s", mixing_text(program, line))
+        has_rows = all(output.shape[:1] == (None,) for output in program.outputs)
+        self._padded = self._has_rows() and has_rows and line is None
+        # a model that draws random numbers runs each request alone, because all rows of a batch share one random key
+        self.together = self._padded and not program.draws
         self._name = name
         self._warned = False  # True after a warning about a seed for a model that draws no random numbers
 
@@ -364,20 +367,17 @@ class Runner:
         return self._step.compiled
 
     def warm_up(self) -> None:
-        """Compile the model for every size and time it, on random feeds; then set `signature` and `together`."""
+        """Compile the model for every size and time it, on random feeds; then set `signature`."""
         random = np.random.default_rng(0)
         sizes = self._shapes.rows if self._has_rows() else (1,)
         for index, rung in enumerate(self._shapes.rungs):
             for size in sizes:
                 feeds = random_feeds(self._specs, size, rung, random)
-                key = self._shapes.key(index, feeds)
+                key = self._key(index, feeds, size)
                 self._keys.add(key)
                 values = self._run(feeds)
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = replace(self.signature, outputs=self._outputs(values))
-        self._padded = self._has_rows() and self._is_independent(random)
-        # a model that draws random numbers runs each request alone, because all rows of a batch share one random key
-        self.together = self._padded and not self._program.draws
         self._warm = len(self._keys)
         if self.together and self.session.device.platform == "cpu":
             code = str(self._step.lowered(feeds).compile().as_text())
@@ -410,7 +410,7 @@ class Runner:
         rows = batch_size(checked) if self._has_rows() else 1
         self._check_rows(rows)
         checked = self._shapes.padded(rung, checked)
-        key = self._shapes.key(rung, checked)
+        key = self._key(rung, checked, rows)
         self._check_key(key)
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
 
@@ -527,12 +527,17 @@ class Runner:
 
     def _check_rows(self, rows: int) -> None:
         self._check_most(rows)
-        sizes = self._shapes.rows
-        if not self._padded and self._has_rows() and rows not in sizes:
+        sizes = self._program.batch_sizes
+        if not self._padded and sizes is not None and rows not in sizes:
             raise errors.FeedError(
-                f"found {rows} rows, expected one of {', '.join(map(str, sizes))}: the rows of this model depend on "
-                f"each other, so that none can be added"
+                f"found {rows} rows, expected one of {', '.join(map(str, sizes))}: this model was exported for these "
+                f"numbers, and its rows depend on each other, so that none can be added"
             )
+
+    def _key(self, rung: int, values: Mapping[str, Any], rows: int) -> Hashable:
+        """Return the key of `CompiledSizes.key`; with the number of rows if the rows of a batch may not be padded."""
+        key = self._shapes.key(rung, values)
+        return key if self._padded else (key, rows)
 
     def _check_key(self, key: Any) -> None:
         """Record the feed shapes `key`; raise FeedError if they need more compilations than `max_shapes` allows."""
@@ -555,27 +560,6 @@ class Runner:
             found.append(ModelOutput(name, shape, str(np.dtype(value.dtype)), level))
         return found
 
-    def _is_independent(self, random: np.random.Generator) -> bool:
-        """Return whether the results of a row are independent of the other rows of its batch, and of their number.
-
-        The method runs one row in several batches. With other rows beside it, the results must be equal bit by bit.
-        With another batch size, the results may have a small relative difference, which counts as rounding.
-        """
-        if any(output.shape[:1] != (None,) for output in self.signature.outputs):
-            return False
-        small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
-        if not small:
-            return True  # every batch has only one row, so no other row can change its result
-        rung = self._shapes.rungs[0]
-        mine = random_feeds(self._specs, 1, rung, random)
-        others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]
-        found = [self._first_row(joined([mine, other], small)) for other in others]
-        most = self._first_row(joined([mine, others[0]], sizes[-1]))
-        return all(_same(found[0], each) for each in found) and _near(found[0], most)
-
-    def _first_row(self, feeds: Mapping[str, Any]) -> list[Any]:
-        return [rows_of(value, 0, 1) for value in self._run(feeds)]
-
 
 def _count(value: Any) -> int:
     """Return the number of rows of the data of a feed; 0 for a scalar."""
@@ -593,19 +577,6 @@ def _names_of(program: Program) -> list[str]:
     if program.output_names is not None:
         return list(program.output_names)
     return [f"output_{i}" for i in range(len(program.outputs))]
-
-
-def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
-
-
-def _near(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    pairs = [
-        (np.asarray(a, np.float64), np.asarray(b, np.float64))
-        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    ]
-    return all(np.allclose(a, b, _NEAR, _NEAR * (np.abs(a).max(initial=0) + 1e-6), equal_nan=True) for a, b in pairs)
 
 
 def joined(parts: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:

@@ -11,12 +11,12 @@ import numpy as np
 from fluid import core, errors, io
 from fluid._util.paths import local_path
 from fluid.checkpoint import PARAMS_FILE, PERSISTABLES_FILE, PathLike, check_match, file_in, load_arrays, save_arrays
+from fluid.core.rows import BATCHES
 from fluid.io import load_fluid_params
 from fluid.reader import batch, buffered, cache, chain, compose, firstn, map_readers, shuffle, xmap_readers
 from fluid.static.executor import Executor, name_of, plain_program
 from fluid.static.readers import DataLoader, PyReader
 from fluid.static.scope import Scope, global_scope
-from fluid.static.tape.calls import BATCHES
 from fluid.static.tape.program import Program
 from fluid.static.tape.variable import Persistent, Variable
 

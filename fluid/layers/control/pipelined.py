@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from fluid import core, errors
 from fluid.core.equations import inner_jaxprs, is_literal, user_line
-from fluid.core.reduction import mixed_rows
+from fluid.core.rows import mixed_rows
 from fluid.layers.base import Layer
 from fluid.layers.control.branch import describe_tree
 
@@ -114,7 +114,7 @@ def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> No
     traces = []
     for count in (rows, rows + 1):
         with _about_rows(this, x, count):
-            traces.append((count, jax.make_jaxpr(block)(number, own, _of_rows(x, count)).jaxpr))
+            traces.append((count, jax.make_jaxpr(block)(number, own, _of_rows(x, count))))
     line = mixed_rows(traces, len(jax.tree.leaves(x)))
     if line is not None:
         raise errors.ArgumentError(

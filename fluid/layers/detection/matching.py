@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.core import Value
+from fluid.core.rows import harmless
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import boxes_in_images, exact, exact_array, image_sizes, iou
@@ -189,7 +190,7 @@ def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
         some = left[images, best] > 0
         column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
         chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")
-        return chosen, free.at[images, row].set(False, mode="drop"), jnp.any(some)
+        return chosen, free.at[images, row].set(False, mode="drop"), harmless(jnp.any(some))
 
     start = chosen, jnp.ones((batch, rows), bool), jnp.bool_(True)
     chosen = jax.lax.while_loop(lambda carry: carry[2], take, start)[0]

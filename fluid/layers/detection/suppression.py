@@ -10,6 +10,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.core import Value
+from fluid.core.rows import harmless
 from fluid.layers.base import Layer, describe, is_sequence, layer
 from fluid.layers.detection.box import exact, iou
 from fluid.layers.sequence.step_selection import sequence_batch
@@ -226,7 +227,7 @@ def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float,
     turns = count if limit is None else limit
 
     def goes_on(now: _Nms) -> jax.Array:
-        return (now.turn < turns) & jnp.any(now.able())
+        return (now.turn < turns) & harmless(jnp.any(now.able()))
 
     def keep_next(now: _Nms) -> _Nms:
         able = now.able()

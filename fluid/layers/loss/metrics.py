@@ -273,7 +273,7 @@ def metric(
     # Copy the array: `frame.note` attaches to one array object how the trainer combines its values over minibatches.
     # The user's array `value` must not get this rule.
     result = this.output(jnp.copy(value))
-    this.frame.note(result, **({"reduced": kept} if weight is None else {"weight": weight}))
+    this.frame.note(result, declared=True, **({"reduced": kept} if weight is None else {"weight": weight}))
     return result
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core.rows import harmless
 from fluid.layers.base import dense, describe, is_sequence
 
 
@@ -125,7 +126,7 @@ def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
     feature_dims = [1] * (data.ndim - 2)
     last = data[jnp.maximum(lengths - 1, 0), rows]
     longest = jnp.argmax(lengths)
-    of_another = jnp.where(lengths[longest] > 0, data[0, longest], jnp.zeros((), data.dtype))
+    of_another = harmless(jnp.where(lengths[longest] > 0, data[0, longest], jnp.zeros((), data.dtype)))
     last = jnp.where((lengths > 0).reshape(-1, *feature_dims), last, of_another)
     mask = jnp.arange(data.shape[0])[:, None] < lengths
     return jnp.where(mask.reshape(*mask.shape, *feature_dims), data, last)

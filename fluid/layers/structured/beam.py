@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.core import Value
+from fluid.core.rows import harmless
 from fluid.layers.base import Layer, array_of, describe, layer
 from fluid.layers.checks import check_ids
 
@@ -351,7 +352,7 @@ class _Search:
         # increases in later steps, and the length penalty is largest at the shortest or the longest possible length.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
         decided = jnp.min(carry.finished.scores, axis=1) >= jnp.max(carry.totals, axis=1) / penalty
-        return (carry.time < self.longest) & ~jnp.all(decided)
+        return (carry.time < self.longest) & ~harmless(jnp.all(decided))
 
     def _extend(self, carry: _Carry) -> _Carry:
         """Run one step of a beam search: extend each unfinished sequence by every id, and keep the best extensions.
@@ -366,10 +367,11 @@ class _Search:
         ended = tokens == self.end
         penalised = best / self._length_penalty(carry.time + 1)
         new = BeamSearch(ids, jnp.where(ended, penalised, -jnp.inf), self._lengths(carry.time + 1))
-        rows = (parents + self.beam * jnp.arange(self.batch)[:, None]).reshape(-1)
         # State arrays that the step returns unchanged are equal for all hypotheses of a row, so they need no
         # reordering.
-        state = jax.tree.map(lambda leaf, same: leaf if same or not leaf.ndim else leaf[rows], state, unchanged)
+        state = jax.tree.map(
+            lambda leaf, same: leaf if same or not leaf.ndim else self._reordered(leaf, parents), state, unchanged
+        )
         return _Carry(
             time=carry.time + 1,
             last_ids=tokens.reshape(-1),
@@ -379,6 +381,10 @@ class _Search:
             state=state,
             program_states=program_states,
         )
+
+    def _reordered(self, leaf: jax.Array, parents: jax.Array) -> jax.Array:
+        """Return a state array `[batch * beam, ...]` in which each hypothesis has the state of its parent."""
+        return of_parents(leaf.reshape(self.batch, self.beam, *leaf.shape[1:]), parents).reshape(leaf.shape)
 
     def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
         """In a beam search, return the `beam` best hypotheses of `first` and `second` for each row.

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.core.rows import harmless
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, wide
 from fluid.layers.control.branch import record_outputs, strongly_typed
 from fluid.layers.no_effect import no_effect
@@ -90,7 +91,9 @@ def dynamic_decode(
     start = _start(this, decoder, inits)
     step = _CheckedStep(this, decoder, kwargs, start.finished.shape)
     body = core.Body(step, [jnp.int32(0), start.inputs, start.states], "layers.dynamic_decode")
-    decoding = _Decoding(body, decoder, impute_finished or known.ragged)
+    decoding = _Decoding(
+        body, decoder, impute_finished or known.ragged, known.ragged or isinstance(decoder, BeamSearchDecoder)
+    )
     first = start._replace(program_states=body.states())
     last, outputs = decoding.run(first, steps) if known.inputs is None else decoding.follow(first, known.inputs, steps)
     body.keep(last.program_states)
@@ -160,11 +163,13 @@ class _Decoding:
       body: the function of one iteration, traced from a `_CheckedStep` (a step of the decoder with checks).
       decoder: the user's decoder.
       impute: whether a finished row keeps its states while other rows continue.
+      alone: whether the results of a finished row stay as they are while other rows continue.
     """
 
     body: core.Body
     decoder: Decoder
     impute: bool
+    alone: bool
 
     def run(self, carry: _Carry, steps: int) -> tuple[_Carry, Any]:
         """Run at most `steps` steps of the decoder; each step returns the inputs of the next step.
@@ -177,7 +182,7 @@ class _Decoding:
             return carry, self._after_end(outputs)
 
         def step(carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
-            return jax.lax.cond(jnp.all(carry.finished), leave_out, self._advance, carry, number)
+            return jax.lax.cond(self._have_ended(carry), leave_out, self._advance, carry, number)
 
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
@@ -194,10 +199,15 @@ class _Decoding:
             # only a few steps are dropped, but a branch that skips them would slow down every step.
             results = new._replace(inputs=None), outputs
             instead = carry, self._after_end(outputs)
-            return jax.tree.map(lambda a, b: jnp.where(jnp.all(carry.finished), a, b), instead, results)
+            return jax.tree.map(lambda a, b: jnp.where(self._have_ended(carry), a, b), instead, results)
 
         now = jnp.arange(steps, dtype=jnp.int32), jax.tree.map(lambda v: v[:steps], inputs)
         return jax.lax.scan(step, carry._replace(inputs=None), now)
+
+    def _have_ended(self, carry: _Carry) -> jax.Array:
+        """Return whether all rows are finished."""
+        ended = jnp.all(carry.finished)
+        return harmless(ended) if self.alone else ended
 
     def _advance(self, carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
         """Run one decoding step, and return the loop carry after the step and the outputs of the step."""

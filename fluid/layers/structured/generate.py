@@ -12,6 +12,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.core import Value
+from fluid.core.rows import harmless
 from fluid.layers.base import Layer, array_of, dense, describe, layer, wide
 from fluid.layers.checks import check_ids
 from fluid.layers.control.branch import strongly_typed
@@ -269,7 +270,9 @@ class _Writing:
         empty = jnp.zeros([ids.shape[0], self.length], ids.dtype)
         start = _Carry(jnp.int32(0), last, empty, jnp.zeros_like(self.before), ended, state, program_states)
         first = self._written(start, scores)
-        carry = jax.lax.while_loop(lambda c: (c.written < self.length) & ~jnp.all(c.ended), self._continued, first)
+        carry = jax.lax.while_loop(
+            lambda c: (c.written < self.length) & ~harmless(jnp.all(c.ended)), self._continued, first
+        )
         self.body.keep(carry.program_states)
         return core.SequenceBatch(carry.ids[..., None], carry.lengths)
 

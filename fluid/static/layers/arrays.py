@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors, layers
+from fluid.core.rows import BATCHES
 from fluid.layers.control.tensor_array import TensorArray
 from fluid.static import unique_name
-from fluid.static.tape.calls import BATCHES, Block, Call, outer_environment
+from fluid.static.tape.calls import Block, Call, outer_environment
 from fluid.static.tape.program import default_main_program
 from fluid.static.tape.variable import Variable, at_batch, dense_of
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, layers
+from fluid.core.rows import BATCHES
 from fluid.static.layers.data import reshape as reshape_any
-from fluid.static.tape.calls import BATCHES, Call, Environment, inside
+from fluid.static.tape.calls import Call, Environment, inside
 from fluid.static.tape.program import in_a_function, recorded
 from fluid.static.tape.variable import Variable, dense_of, leaves
 

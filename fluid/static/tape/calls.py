@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.core.frame import Declared, Naming
+from fluid.core.rows import BATCHES
 from fluid.static import unique_name
 from fluid.static.tape.variable import Persistent, Variable, is_leaf, is_value, leaves, single_steps, with_known_sizes
 
@@ -334,10 +335,6 @@ def changes(call: Call, name: str) -> bool:
     """Return whether `call`, a recorded `minimize` of an optimizer, changes the parameter `name`."""
     names, excluded = call.args[2:4]
     return (names is None or name in names) and name not in excluded
-
-
-# Two trial batch sizes, at which shapes are evaluated. A size that differs between the trials depends on the batch.
-BATCHES = (37, 41)
 
 
 class Trial:

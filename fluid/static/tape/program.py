@@ -14,10 +14,10 @@ import jax
 import numpy as np
 
 from fluid import core, errors, layers
+from fluid.core.rows import BATCHES
 from fluid.param_attr import ParamAttr
 from fluid.static import unique_name
 from fluid.static.tape.calls import (
-    BATCHES,
     Block,
     Call,
     Later,

@@ -173,8 +173,8 @@ class DatasetEvaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        # The warnings that users have already seen. The name of a program stands for the warning that fluid guesses how
-        # to combine minibatches; the name and " rows" stand for the warning of many rows in memory.
+        # The warnings that users have already seen: the warnings about guessed rules; the name of a program and " rows"
+        # stand for the warning of many rows in memory.
         self._warned: set[str] = set()
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
@@ -224,9 +224,9 @@ class DatasetEvaluator:
             group().meet(f"a test of {input.name}")
         fixed = constant(self._session, program, feed)
         request = replace(request_of(program, metrics), overrides=tuple(fixed.overrides))
-        if input.name not in self._warned and fetch is None:
-            self._warned.add(input.name)
-            for doubt in doubts(program):
+        for doubt in doubts(program):
+            if doubt not in self._warned:
+                self._warned.add(doubt)
                 warn(doubt)
         # Each test has new buckets (padding sizes), so that its result does not depend on earlier tests.
         only = None if not fixed.feeds else input.reads.keys() - fixed.feeds.keys()
