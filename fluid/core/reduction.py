@@ -175,7 +175,8 @@ class FollowedProgram:
         for other in others:
             with contextlib.suppress(Exception):  # some program functions work for one batch size only
                 self._second = _traced(run, arrays, *other)
-                self._reading = Reading.of(self._first.trace, self._second.trace)
+            self._reading = None if self._second is None else Reading.of(self._first.trace, self._second.trace)
+            if self._reading is not None:
                 break
 
     def reductions(self) -> list[Reduction]:

@@ -34,6 +34,8 @@ from fluid.core.equations import is_called_by_user, is_literal, scan_counts, use
 Pair = tuple[int, int]
 """A size in the two traces."""
 
+# Numbers of up to this many sequences, plus or minus this many steps, follow the steps of sequences.
+_NEAR_STEPS = 3
 # In place of a source line: a file of an earlier version does not say whether rows are mixed.
 NOT_KNOWN = "not known"
 # The pair of dummy batch sizes of traced runs, and further pairs for programs that have a size of an earlier pair. Two
@@ -41,7 +43,7 @@ NOT_KNOWN = "not known"
 BATCHES = (37, 41)
 _OTHER_BATCHES = ((43, 47), (53, 59), (67, 71), (73, 79), (83, 89), (97, 101), (103, 107), (109, 113))
 # The numbers of steps of dummy sequences: of the outer and of the inner level, in the first and in the second trace.
-STEPS, OTHER_STEPS = (3, 5), (4, 7)
+STEPS, OTHER_STEPS = (3, 5), (4, 6)
 
 
 def batches_beside(sizes: set[int]) -> Pair:
@@ -255,11 +257,21 @@ class Reading:
         if not is_literal(twin):
             return _WHOLE
         kind = _of_values(variable.val, twin.val, self.batches)
-        return CONSTANT if kind.name == "whole" and reader is not None and self.is_layer(reader) else kind
+        pair = variable.val, twin.val
+        return CONSTANT if kind.name == "whole" and reader is not None and self.reads_steps(reader, pair) else kind
 
-    def is_layer(self, equation: Any) -> bool:
-        """Return whether a layer of fluid, not the user, has created an equation."""
-        return not is_called_by_user(self.site or equation)
+    def reads_steps(self, equation: Any, pair: tuple[Any, Any]) -> bool:
+        """Return whether a layer of fluid has created an equation with a number that follows the steps of sequences.
+
+        Args:
+          equation: the equation.
+          pair: the number in both traces, such as the number of steps minus 1.
+        """
+        if is_called_by_user(self.site or equation) or any(np.ndim(n) or n != np.floor(n) for n in pair):
+            return False
+        count = int(pair[1]) - int(pair[0])  # a sequence has one more step in the second trace
+        multiple = any(abs(int(pair[0]) - count * steps) <= _NEAR_STEPS for steps in STEPS)
+        return (0 < abs(count) <= _NEAR_STEPS and multiple) or pair == (math.prod(STEPS), math.prod(OTHER_STEPS))
 
     def by_row(self, variable: Any, twin: Any) -> Kind | None:
         """Return None if each element of the first dimension is computed from one row; else the kind."""
@@ -276,6 +288,10 @@ class Reading:
         found = _results_of(call)
         # An inner function reports the line of the call: JAX caches traces, so its own lines may be of another call.
         inner = call.name in _CONTROL
+        found = [
+            MIXED if kind.name in ("rows", "indices") and _has_other_rows(kind, dims, self.batches) else kind
+            for kind, dims in zip(found, call.outputs, strict=True)
+        ]
         return [
             kind._replace(equation=equation)
             if kind.name in ("whole", "mixed") and (kind.equation is None or (inner and kind not in kinds))
@@ -359,6 +375,12 @@ def _open(dims: Sequence[Pair]) -> frozenset[int]:
 
 def _proportional(found: Pair, batches: Pair) -> bool:
     return found[0] * batches[1] == found[1] * batches[0]
+
+
+def _has_other_rows(kind: Kind, dims: Sequence[Pair], batches: Pair) -> bool:
+    """Return whether an array has an axis beside `kind.axis` whose size is a multiple of the number of rows."""
+    others = (pair for axis, pair in enumerate(dims) if axis != kind.axis)
+    return any(a != b and not a % batches[0] and not b % batches[1] for a, b in others)
 
 
 def _given(dims: Sequence[Pair], batches: Pair) -> Kind:
@@ -828,9 +850,7 @@ def _moved(call: Call, kind: Kind, extent: Pair | None = None) -> Kind | None:
     if name == "rev":
         return None if axis in params["dimensions"] else kind
     if name == "slice":
-        followed = call.reading.is_layer(call.equation) or all(
-            _is_followed(call, i) for i in range(len(call.inputs[0]))
-        )
+        followed = all(_is_followed(call, i) for i in range(len(call.inputs[0])))
         return kind if followed and _is_full(call, axis) else None
     return None
 
@@ -850,7 +870,9 @@ def _is_followed(call: Call, axis: int) -> bool:
         (call.params[key][axis], call.others[key][axis]) for key in ("start_indices", "limit_indices")
     )
     size, longer = call.inputs[0][axis]
-    return bool(start == other and (limit == end or size - limit == longer - end))
+    begins = start == other or call.reading.reads_steps(call.equation, (start, other))
+    ends = limit == end or size - limit == longer - end or call.reading.reads_steps(call.equation, (limit, end))
+    return bool(begins and ends)
 
 
 def _reshaped(call: Call, kind: Kind, extent: Pair) -> Kind | None:

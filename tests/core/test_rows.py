@@ -105,6 +105,12 @@ MIXED = {
     "a callback": lambda x, s: jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x),
     "the longest sequence": lambda x, s: x / layers.cast(jnp.max(s.lengths), "float32"),
     "the number of padded steps": lambda x, s: x / s.data.shape[1],
+    "as many columns as rows": lambda x, s: jnp.broadcast_to(x[:, :1], (x.shape[0], x.shape[0])),
+    "a sum of as many copies as rows": lambda x, s: jnp.repeat(x[:, :1], x.shape[0], axis=1).sum(axis=1),
+    "a number of rows in a layer": lambda x, s: layers.scale(x, x.shape[0] - 1),
+    "half of the rows in a layer": lambda x, s: layers.scale(x, x.shape[0] // 2),
+    "a number of steps in a layer": lambda x, s: layers.scale(x, 1 / s.data.shape[1]),
+    "all elements of sequences": lambda x, s: x / layers.cast(layers.size(s.data), "float32"),
     "another row hidden by a zero": lambda x, s: x + 0 * jnp.sum(x),
 }
 
