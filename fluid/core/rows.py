@@ -270,8 +270,10 @@ class Reading:
         if is_called_by_user(self.site or equation) or any(np.ndim(n) or n != np.floor(n) for n in pair):
             return False
         count = int(pair[1]) - int(pair[0])  # a sequence has one more step in the second trace
-        multiple = any(abs(int(pair[0]) - count * steps) <= _NEAR_STEPS for steps in STEPS)
-        return (0 < abs(count) <= _NEAR_STEPS and multiple) or pair == (math.prod(STEPS), math.prod(OTHER_STEPS))
+        near = abs(count) == 1 or any(abs(int(pair[0]) - count * steps) <= _NEAR_STEPS for steps in STEPS)
+        of_rows = any(pair == (self.batches[0] // part, self.batches[1] // part) for part in range(2, 10))
+        multiple = 0 < abs(count) <= _NEAR_STEPS and near and not of_rows
+        return multiple or pair == (math.prod(STEPS), math.prod(OTHER_STEPS))
 
     def by_row(self, variable: Any, twin: Any) -> Kind | None:
         """Return None if each element of the first dimension is computed from one row; else the kind."""
@@ -571,7 +573,8 @@ def _of_constant(call: Call, dims: Sequence[Pair]) -> Kind:
     scale = _scale(call)
     if scale is None:
         return _WHOLE
-    if call.name == "random_bits" and call.reading.batches in dims:
+    # Random numbers of each row: a row may have others at another position, as in another run.
+    if call.name in ("random_bits", "random_fold_in", "random_split") and call.reading.batches in dims:
         return Kind("rows", axis=dims.index(call.reading.batches))
     elements = call.name in _ARITHMETIC or call.name in _OF_ELEMENTS
     if (elements and call.has_equal_params) or call.name.startswith("random_"):
