@@ -271,7 +271,7 @@ class Reading:
             return False
         count = int(pair[1]) - int(pair[0])  # a sequence has one more step in the second trace
         near = abs(count) == 1 or any(abs(int(pair[0]) - count * steps) <= _NEAR_STEPS for steps in STEPS)
-        of_rows = any(pair == (self.batches[0] // part, self.batches[1] // part) for part in range(2, 10))
+        of_rows = any(pair == (self.batches[0] // part, self.batches[1] // part) for part in range(2, 5))
         multiple = 0 < abs(count) <= _NEAR_STEPS and near and not of_rows
         return multiple or pair == (math.prod(STEPS), math.prod(OTHER_STEPS))
 
@@ -382,7 +382,12 @@ def _proportional(found: Pair, batches: Pair) -> bool:
 def _has_other_rows(kind: Kind, dims: Sequence[Pair], batches: Pair) -> bool:
     """Return whether an array has an axis beside `kind.axis` whose size is a multiple of the number of rows."""
     others = (pair for axis, pair in enumerate(dims) if axis != kind.axis)
-    return any(a != b and not a % batches[0] and not b % batches[1] for a, b in others)
+    return any(_has_rows(pair, batches) for pair in others)
+
+
+def _has_rows(size: Pair, batches: Pair) -> bool:
+    """Return whether a size is a multiple of the number of rows."""
+    return size[0] != size[1] and not size[0] % batches[0] and not size[1] % batches[1]
 
 
 def _given(dims: Sequence[Pair], batches: Pair) -> Kind:
@@ -578,7 +583,7 @@ def _of_constant(call: Call, dims: Sequence[Pair]) -> Kind:
         return Kind("rows", axis=dims.index(call.reading.batches))
     elements = call.name in _ARITHMETIC or call.name in _OF_ELEMENTS
     if (elements and call.has_equal_params) or call.name.startswith("random_"):
-        along = frozenset[int]().union(*(kind.along for kind in call.kinds))
+        along = frozenset[int]().union(*(kind.along for kind in call.kinds)) & opened
         return Kind("constant", scale, along=along, counted=_counted(call))
     if call.name == "iota":
         axis = call.params["dimension"]
@@ -666,9 +671,12 @@ def _of_reduced_constant(call: Call, scale: int) -> Kind:
     (kind, *_) = call.kinds
     axes = set(call.params.get("axes", call.params.get("dimensions", ())))
     reduced = {axis for axis in axes if axis in _open(call.inputs[0])}
+    if not is_called_by_user(call.reading.site or call.equation):
+        # a layer may reduce a mask over the steps of sequences
+        reduced = {axis for axis in reduced if _has_rows(call.inputs[0][axis], call.reading.batches)}
     if reduced & kind.along or len(call.kinds) > 1:
         return _WHOLE
-    along = frozenset(axis - sum(a < axis for a in axes) for axis in kind.along)
+    along = frozenset(axis - sum(a < axis for a in axes) for axis in kind.along if axis not in axes)
     if not reduced:
         return Kind("constant", scale, along=along)
     total = functools.reduce(_times, (call.inputs[0][axis] for axis in reduced))
