@@ -59,7 +59,7 @@ from fluid.core.frame import (
 from fluid.core.outside_values import OutsideValues, random_states, reads_clock
 from fluid.core.reduction import Contribution, FollowedProgram, Reduction, guess, part_of
 from fluid.core.rows import BATCHES, OTHER_STEPS, STEPS, Pair, batches_beside
-from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
+from fluid.core.sequence import data_of, stand_in
 from fluid.core.variables import fold_name
 
 T = TypeVar("T")
