@@ -224,10 +224,6 @@ class DatasetEvaluator:
             group().meet(f"a test of {input.name}")
         fixed = constant(self._session, program, feed)
         request = replace(request_of(program, metrics), overrides=tuple(fixed.overrides))
-        for doubt in doubts(program):
-            if doubt not in self._warned:
-                self._warned.add(doubt)
-                warn(doubt)
         # Each test has new buckets (padding sizes), so that its result does not depend on earlier tests.
         only = None if not fixed.feeds else input.reads.keys() - fixed.feeds.keys()
         convert = input.converter(feed_order, self._session.engine.buckets(program), only)
@@ -245,6 +241,11 @@ class DatasetEvaluator:
                     warn(_many_rows(program, gathered))
         finally:
             batches.close()
+        # The doubts are about results, so an error of the program comes first.
+        for doubt in doubts(program):
+            if doubt not in self._warned:
+                self._warned.add(doubt)
+                warn(doubt)
         names = [*output_names(program), *metrics] if metrics or program.output_names else None
         results = Results(gathered.values(), names)
         self._last = _Last(self._session.scope.step, tuple(self._session.engine.replaced), frozenset(_numbers(results)))
