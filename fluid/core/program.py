@@ -353,11 +353,13 @@ class Program(KnownAttributes):
         """The rows of the program in test mode, followed through the equations; None if the program raises an error."""
         run = functools.partial(self._run_in_test, jax.random.key(0))
         first, second = self.dummy_batches
-        others = [(second, self._stand_ins(second, OTHER_STEPS, first)), (second, self.stand_ins(second))]
+        # Shapes are enough; JAX would compile a program for each array of zeros.
+        others = [(second, jax.eval_shape(lambda: self._stand_ins(second, OTHER_STEPS, first)))]
+        others.append((second, jax.eval_shape(lambda: self.stand_ins(second))))
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             others = []
         try:
-            return FollowedProgram(run, self._empty_arrays(), (first, self.stand_ins()), others)
+            return FollowedProgram(run, self._empty_arrays(), (first, jax.eval_shape(self.stand_ins)), others)
         except Exception:
             return None
 

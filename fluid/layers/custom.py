@@ -15,7 +15,7 @@ from fluid import core, errors
 from fluid.core import Value
 from fluid.core.rows import mark, marked
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, array_of, layer, parameter_dtype
+from fluid.layers.base import Layer, array_of, is_sequence, layer, parameter_dtype
 from fluid.param_attr import ParamAttr, ParamSetting, to_attr
 
 
@@ -98,7 +98,8 @@ def rowwise(function: Callable[..., Any], name: str | None = None) -> Callable[.
     def declared(*args: Any, **kwargs: Any) -> Any:
         this = Layer("rowwise", name)
         args, kwargs = mark(this.name, (args, kwargs))
-        return marked(this.name, function(*args, **kwargs))
+        results = marked(this.name, function(*args, **kwargs))
+        return jax.tree.map(this.output, results, is_leaf=is_sequence)
 
     return declared
 

@@ -470,6 +470,7 @@ ROWS = [
     *plain("precision recall", CHANCES, gradient=False, half="float32", wrong=BAD_CHANCES),
     Row("mean_iou", lambda x, y, **k: layers.mean_iou(x, y, 3, **k), {"x": whole(3, 4, 5), "y": whole(3, 4, 5, salt=1)},
         False, "float32", wrong={"x": whole(3, 4, 5), "y": whole(3, 4, 4)}),
+    Row("rowwise", lambda x, **k: layers.rowwise(lambda v: 2 * v, **k)(x), X),
     Row("metric", lambda x, **k: layers.metric(jnp.sum(x, 0), "sum", **k), X),
     Row("scatter", lambda x, i, y, **k: layers.scatter(x, i, y, **k), SCATTERED, wrong=BAD_SCATTERED),
     Row("scatter", lambda x, i, y, **k: layers.scatter(x, i, y, overwrite=False, **k),

@@ -82,7 +82,7 @@ X = np.random.default_rng(3).normal(size=(40, 4, 3)).astype("float32")
 def regression():
     x = layers.data("x", shape=[3])
     y = layers.fc(x, size=2, act="tanh")
-    return layers.mean(layers.square(layers.batch_norm(y)) - layers.reduce_sum(y))
+    return layers.mean(layers.square(layers.batch_norm(y)) - layers.reduce_sum(y, dim=1, keep_dim=True))
 
 
 def averaging(average, **options):

@@ -59,7 +59,7 @@ def measures():
         "both": loss + 0.5 * layers.mean(x) - 1,
         "words": layers.mean(words),
         "longest": layers.metric(jnp.max(words.lengths), reduce="max"),
-        "count": jnp.sum(found),
+        "hits": jnp.sum(found),
         "weights": layers.reduce_sum(layers.create_parameter([3], name="w", attr=fluid.initializer.Constant(2.0))),
         "roc": roc,
         "roc of the last": last,
@@ -94,7 +94,7 @@ def wanted():
         "both": np.mean(ERROR**2) + 0.5 * X.mean(dtype="float64") - 1,
         "words": STEPS.mean(),
         "longest": max(map(len, WORDS)),
-        "count": found.sum(),
+        "hits": found.sum(),
         "weights": 6.0,
         "roc": roc_auc_score(Y, binned),
         "roc of the last": roc_auc_score(Y, binned),
@@ -136,7 +136,7 @@ def test_results_are_scalars_of_64_bits(trainer):
     found = trainer.test(cut([7]))
     assert all(type(found[name]) is np.float64 for name in ("loss", "sum", "max", "rmse", "roc", "both", "weights"))
     assert (
-        type(found["count"]) is np.int64 and found["columns"].dtype == np.float64 and found["wrong"].dtype == np.int64
+        type(found["hits"]) is np.int64 and found["columns"].dtype == np.float64 and found["wrong"].dtype == np.int64
     )
     assert f"{found['loss']:.3f}" == f"{wanted()['loss']:.3f}"
 
