@@ -351,7 +351,10 @@ class Program(KnownAttributes):
     @functools.cached_property
     def _followed(self) -> FollowedProgram | None:
         """The rows of the program in test mode, followed through the equations; None if the program raises an error."""
-        run = functools.partial(self._run_in_test, jax.random.key(0))
+
+        def run(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
+            return self._run_in_test(jax.random.key(0), arrays, feeds)
+
         first, second = self.dummy_batches
         # Shapes are enough; JAX would compile a program for each array of zeros.
         others = [(second, jax.eval_shape(lambda: self._stand_ins(second, OTHER_STEPS, first)))]

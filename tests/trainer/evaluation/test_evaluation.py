@@ -135,9 +135,7 @@ def test_results_do_not_depend_on_the_batch_size(trainer, sizes):
 def test_results_are_scalars_of_64_bits(trainer):
     found = trainer.test(cut([7]))
     assert all(type(found[name]) is np.float64 for name in ("loss", "sum", "max", "rmse", "roc", "both", "weights"))
-    assert (
-        type(found["hits"]) is np.int64 and found["columns"].dtype == np.float64 and found["wrong"].dtype == np.int64
-    )
+    assert type(found["hits"]) is np.int64 and found["columns"].dtype == np.float64 and found["wrong"].dtype == np.int64
     assert f"{found['loss']:.3f}" == f"{wanted()['loss']:.3f}"
 
 
