@@ -610,7 +610,11 @@ def _of_constant(call: Call, dims: Sequence[Pair]) -> Kind:
         _open([dims[axis] for axis in axes])
         for dims, axes in zip(call.inputs, call.params["dimension_numbers"][0], strict=True)
     )
-    return _WHOLE if scale or contracted else _along(opened)
+    if scale or contracted:
+        return _WHOLE
+    # Equal indices read equal rows of a table, and equal rows have equal products.
+    equal = call.name in ("gather", "dot_general") and not any(kind.along for kind in call.kinds)
+    return CONSTANT if equal else _along(opened)
 
 
 def _as_rows(kind: Kind, dims: Sequence[Pair], batches: Pair) -> Kind:

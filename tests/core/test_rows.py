@@ -37,6 +37,9 @@ ALONE = {
     "a matrix product": lambda x, s: layers.fc(x, 3),
     "a product of each row": lambda x, s: jnp.einsum("bi,bj->bij", x, x),
     "sorted features": lambda x, s: jnp.sort(x, axis=1),
+    "rows of a table that all begin with one id": lambda x, s: layers.fc(
+        [jnp.repeat(x, 3, axis=0), layers.embedding(jnp.zeros((3 * x.shape[0], 1), "int32"), size=[5, 4])], size=2
+    ).reshape(-1, 6),
     "sums over features so far": lambda x, s: layers.cumsum(x, axis=1),
     "rows and steps folded and unfolded": lambda x, s: layers.fc(s, 3),
     "split features": lambda x, s: x.reshape(-1, 2, 2).sum(axis=2),
