@@ -94,9 +94,9 @@ class FeedSpec:
 
 
 class Call(NamedTuple):
-    """A call in the user's code: the function that contains it, and its position, `file:line:instruction`.
+    """A call in the user's code: the function that contains it, and its position, `file:line:column`.
 
-    The instruction distinguishes two calls in one line. Files store only the names of functions, because lines move.
+    The column distinguishes two calls in one line. Files store only the names of functions, because lines move.
     """
 
     function: str
@@ -531,10 +531,17 @@ def user_path() -> tuple[Call, ...]:
     return tuple(
         Call(
             frame.f_code.co_qualname.rpartition("<locals>.")[2],
-            f"{os.path.realpath(frame.f_code.co_filename)}:{frame.f_lineno}:{frame.f_lasti}",
+            f"{os.path.realpath(frame.f_code.co_filename)}:{frame.f_lineno}:{_column(frame.f_code, frame.f_lasti)}",
         )
         for frame in _user_frames(_BEGINNINGS)
     )
+
+
+@functools.lru_cache(4096)
+def _column(code: CodeType, instruction: int) -> int:
+    """Return the column of an instruction; the compiler may write one call several times, as after `a if b else c`."""
+    column = next(itertools.islice(code.co_positions(), instruction // 2, None))[2]
+    return instruction if column is None else column  # None with `python -X no_debug_ranges`
 
 
 def user_site() -> str:
