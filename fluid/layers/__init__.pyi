@@ -54,7 +54,7 @@ from .control.print import Print
 from .control.repeat import remat, repeat
 from .control.tensor_array import array_length, array_read, array_write, create_array
 from .control.while_loop import scan, while_loop
-from .custom import create_state, is_training, module, py_func, random_key
+from .custom import create_state, is_training, module, py_func, random_key, rowwise
 from .data import data
 from .detection.box import box_clip, box_coder, box_decoder_and_assign, iou_similarity, polygon_box_transform
 from .detection.faster_rcnn import (
@@ -313,9 +313,9 @@ __all__ = [
     "rank", "rank_loss", "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min",
     "reduce_prod", "reduce_sum", "relu", "relu6", "remat", "repeat", "reshape", "resize_bilinear", "resize_linear",
     "resize_nearest", "resize_trilinear", "retinanet_detection_output", "retinanet_target_assign", "reverse",
-    "rms_norm", "rnn", "roi_align", "roi_pool", "roll", "rotary_position", "round", "row_conv", "rpn_target_assign",
-    "rsqrt", "sampled_softmax_with_cross_entropy", "sampling_id", "scale", "scan", "scatter", "scatter_nd",
-    "scatter_nd_add", "selu", "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase",
+    "rms_norm", "rnn", "roi_align", "roi_pool", "roll", "rotary_position", "round", "row_conv", "rowwise",
+    "rpn_target_assign", "rsqrt", "sampled_softmax_with_cross_entropy", "sampling_id", "scale", "scan", "scatter",
+    "scatter_nd", "scatter_nd_add", "selu", "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase",
     "sequence_expand", "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask",
     "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice",
     "sequence_softmax", "sequence_unpad", "shape", "shard", "shard_index", "shuffle_channel", "sigmoid",

@@ -61,6 +61,7 @@ class _IsTraining:
 is_training = _IsTraining(is_training)
 
 
+@layer
 def rowwise(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     """Declare that a function computes each row of its results only from the same row of its arguments.
 
