@@ -18,6 +18,9 @@ from fluid.initializer import Constant
 from fluid.layers.base import Layer, array_of, is_sequence, layer, parameter_dtype
 from fluid.param_attr import ParamAttr, ParamSetting, to_attr
 
+# `rowwise` is no `@layer`, because it may also wrap a function outside a program.
+__all__ = ["create_state", "is_training", "module", "py_func", "random_key", "rowwise"]
+
 
 @layer
 def is_training() -> bool:
@@ -61,7 +64,6 @@ class _IsTraining:
 is_training = _IsTraining(is_training)
 
 
-@layer
 def rowwise(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     """Declare that a function computes each row of its results only from the same row of its arguments.
 
