@@ -69,7 +69,7 @@ from fluid.core.loop_body import (
 )
 from fluid.core.name_scopes import NameScope, name_scope
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
-from fluid.core.reduction import Contribution, Reduced, Reduction
+from fluid.core.reduction import Contribution, Reduced, Reduction, completed
 from fluid.core.rows import NOT_KNOWN
 from fluid.core.scope import Scope, own_array
 from fluid.core.sequence import (
@@ -158,6 +158,7 @@ __all__ = [
     "check_same_nets",
     "check_stages",
     "clip_parameters",
+    "completed",
     "create_parameter",
     "create_state",
     "begins_path",

@@ -57,7 +57,17 @@ from fluid.core.frame import (
     warn,
 )
 from fluid.core.outside_values import OutsideValues, random_states, reads_clock
-from fluid.core.reduction import Contribution, FollowedProgram, Reduction, guess, part_of
+from fluid.core.reduction import (
+    FollowedProgram,
+    Reduction,
+    Untraceable,
+    guess,
+    is_of_output,
+    over_steps,
+    part_of,
+    rest_of,
+    weighs_examples,
+)
 from fluid.core.rows import BATCHES, OTHER_STEPS, STEPS, Pair, batches_beside
 from fluid.core.sequence import data_of, stand_in
 from fluid.core.variables import fold_name
@@ -91,8 +101,8 @@ class Applied:
       states: every state by name, with its value after the run.
       values: feeds, parameters and every named value, by name.
       losses: one scalar for each `minimize` call.
-      parts: for each output, the contribution of this minibatch to its value over several minibatches; empty unless
-        requested.
+      parts: for each output, the contribution of this minibatch to its value over several minibatches, or in train mode
+        the result of `rest_of`; empty unless requested.
       lookups: for each embedding table, the row ids of each look-up.
       rates: for each `minimize` call, the learning rate if the program computes it, else None.
     """
@@ -101,7 +111,7 @@ class Applied:
     states: dict[str, Any]
     values: dict[str, Any]
     losses: list[Any]
-    parts: list[Contribution]
+    parts: list[Any]
     lookups: dict[str, list[Any]]
     rates: list[Any] = field(default_factory=list)
 
@@ -176,6 +186,7 @@ class Program(KnownAttributes):
     _draws: bool | None = None
     _outside: OutsideValues | None = None
     _asks_mode = False
+    _weighs_examples = True
     dummy_batches: Pair = BATCHES
 
     @fitting("fluid.Program")
@@ -220,6 +231,7 @@ class Program(KnownAttributes):
         self.unused = unused_parameters(found, tuple(trained))
         self._note_equations(found)
         self.digest = digest(found.jaxpr, found.losses) if found.losses else ""
+        self._weighs_examples = weighs_examples(frame, self.dummy_batches[0])
         self.shared = frame.declared.shared
         self.table = frame.declared.table
         self.random = frame.declared.uses_randomness
@@ -321,6 +333,19 @@ class Program(KnownAttributes):
             return [guess(output.shape) for output in self.outputs]
         return followed.reductions()
 
+    @property
+    def reductions_of_steps(self) -> list[Reduction]:
+        """For each output, the rule that combines its values for successive training steps, such as an epoch."""
+        return [over_steps(rule) for rule in self.reductions]
+
+    @functools.cached_property
+    def has_rests(self) -> bool:
+        """True if the outputs and the numbers of examples are not enough to combine the scalars over training steps."""
+        if self._weighs_examples:
+            return False
+        pairs = zip(self.outputs, self.reductions_of_steps, strict=True)
+        return any(output.shape in ((), (1,)) and not is_of_output(rule) for output, rule in pairs)
+
     def mixing(self, names: Sequence[str] | None = None, overrides: Sequence[str] = ()) -> str | None:
         """Return the user's source line where results for one row begin to depend on other rows of the minibatch.
 
@@ -363,7 +388,7 @@ class Program(KnownAttributes):
             others = []
         try:
             return FollowedProgram(run, self._empty_arrays(), (first, jax.eval_shape(self.stand_ins)), others)
-        except Exception:
+        except Untraceable:
             return None
 
     @functools.cached_property
@@ -452,7 +477,8 @@ class Program(KnownAttributes):
           row_perturbations: values added to the rows of each embedding look-up, by name of the table.
           labelling: write the names of values inside loops and branches into the traced equations.
           plain: make layers use their simplest computation, and no platform-specific one.
-          parts: return the contribution of the minibatch to the value of each output over several minibatches.
+          parts: return the contribution of the minibatch to the value of each output over several minibatches; in train
+            mode, return only what the outputs and the number of examples leave open.
           frozen: names of parameters and states that a training step leaves unchanged.
           gather: a function of the name of a stacked parameter (of repeated blocks) and of the slice for one block. It
             returns the slice with all its elements on each device. None if the parameters are not sharded.
@@ -471,16 +497,22 @@ class Program(KnownAttributes):
             gather=gather,
         )
         frame, outputs = self._run(given, mode, labelling, plain, frozen, until)
-        batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
             states=frame.states,
             values={**given.feeds, **given.parameters, **frame.made.values},
             losses=[m.loss for m in frame.made.minimizations],
             rates=[m.rate for m in frame.made.minimizations],
-            parts=[part_of(frame, v, r, batch) for v, r in zip(outputs, self.reductions, strict=True)] if parts else [],
+            parts=self._parts(frame, outputs) if parts else [],
             lookups=frame.made.lookups,
         )
+
+    def _parts(self, frame: Frame, outputs: Sequence[Any]) -> list[Any]:
+        """Return the contributions of a run to the values of the outputs over several minibatches, see `Applied`."""
+        examples = _batch_size(self.feeds, frame.given.feeds)
+        if frame.mode == TEST:
+            return [part_of(frame, v, rule, examples) for v, rule in zip(outputs, self.reductions, strict=True)]
+        return [rest_of(frame, v, rule, examples) for v, rule in zip(outputs, self.reductions_of_steps, strict=True)]
 
     def check_unchanged(self, mode: str = TRAIN) -> None:
         """Check that a trace of the function gives the program that the first trace gave; see `core.outside_values`.

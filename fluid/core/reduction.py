@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid.core.frame import Frame
-from fluid.core.rows import MIXED, Noted, Reading, Trace, line_of, sizes
+from fluid.core.rows import MIXED, Noted, Reading, Trace, counts_examples, line_of, sizes
 
 
 class Reduced(NamedTuple):
@@ -42,8 +42,8 @@ class Reduction(NamedTuple):
     Attributes:
       kind: "mean", a weighted mean; "sum", "max" or "min"; "last", the last value, also if all values are equal;
         "rows", a concatenation; or "function", a function of values that are reduced by separate rules.
-      weight: for a mean that was computed from other means, the name of a recorded mean with an equal weight. None if
-        the layer recorded a weight for the output, or if the weight is the number of examples.
+      weight: for a mean, `OWN` if the layers have recorded a weight for the output; the name of a recorded mean with an
+        equal weight if the output was computed from other means; None if the number of examples is the weight.
       parts: the rules of the arguments of `function`.
       function: called with its arguments, in the order of `parts`, after each is reduced over all minibatches.
       over_steps: the rule for the values of training steps, "mean", "sum", "max", "min" or "last", if this rule differs
@@ -57,6 +57,9 @@ class Reduction(NamedTuple):
     function: Callable[..., Any] | None = None
     over_steps: str | None = None
     doubt: str | None = None
+
+
+OWN = ""
 
 
 def guess(shape: Sequence[int | None], doubt: str = "its program") -> Reduction:
@@ -110,9 +113,71 @@ def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Co
         return Contribution(tuple(part_of(frame, part, rule, examples) for part, rule in inner))
     if reduction.kind != "mean":
         return Contribution(value)
-    source = value if reduction.weight is None else frame.made.values[reduction.weight]
+    source = frame.made.values[reduction.weight] if reduction.weight else value
     known = frame.fact(source, "weight")
     return Contribution(value, jnp.asarray(examples if known is None else known, jnp.float32))
+
+
+def over_steps(reduction: Reduction) -> Reduction:
+    """Return the rule that combines the values of successive training steps."""
+    return reduction if reduction.over_steps is None else Reduction(reduction.over_steps)
+
+
+def is_of_output(reduction: Reduction) -> bool:
+    """Return whether the outputs and the numbers of examples of some minibatches are enough to combine the outputs."""
+    return reduction.kind != "function" and (reduction.kind != "mean" or reduction.weight is None)
+
+
+def rest_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Any:
+    """Return what a training step contributes to the value of an output over several steps, beside the output itself.
+
+    Args:
+      frame: the Frame (state) of the run on the minibatch.
+      value: the output of the run.
+      reduction: the rule that combines the values of the output over steps.
+      examples: the number of examples of the minibatch.
+
+    Returns:
+      The weight of a mean, or the Contributions to the values that the output is a function of. None if the output and
+      the number of examples are enough; also for an output that is not a scalar, and for an output for which the layers
+      have recorded a rule in test mode only.
+    """
+    is_known = reduction.kind != "function" or frame.fact(value, "reduced") is not None
+    if is_of_output(reduction) or not is_known or jnp.shape(value) not in ((), (1,)):
+        return None
+    if reduction.weight and reduction.weight not in frame.made.values:
+        return None
+    part = part_of(frame, value, reduction, examples)
+    return part.value if reduction.kind == "function" else part.weight
+
+
+def completed(value: Any, rest: Any, reduction: Reduction, examples: Any) -> Contribution:
+    """Return the Contribution of a training step from an output and the result of `rest_of`.
+
+    Args:
+      value: the output.
+      rest: the result of `rest_of`.
+      reduction: the rule that combines the values of the output over steps.
+      examples: the number of examples of the step.
+    """
+    if reduction.kind == "function":
+        return Contribution(rest)
+    return Contribution(value, examples if rest is None else rest)
+
+
+def weighs_examples(frame: Frame, examples: int) -> bool:
+    """Return whether all recorded means of a traced run are weighted by the number of examples.
+
+    Then all scalars of the program are combined from their values and the numbers of examples.
+
+    Args:
+      frame: the Frame (state) of the run.
+      examples: the number of examples of its minibatch.
+    """
+    facts = frame.annotations.values()
+    weights = [known["weight"] for known in facts if known.get("weight") is not None]
+    is_function = any(getattr(known.get("reduced"), "function", None) is not None for known in facts)
+    return not is_function and all(isinstance(weight, int) and weight == examples for weight in weights)
 
 
 Run = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Frame, list[Any]]]
@@ -133,6 +198,10 @@ class _Output(NamedTuple):
     declared: list[bool]
 
 
+class Untraceable(Exception):
+    """The error of a program function in test mode at the dummy sizes of a trace; its cause is the original error."""
+
+
 class _Traced(NamedTuple):
     """One traced run of a program in test mode.
 
@@ -141,6 +210,7 @@ class _Traced(NamedTuple):
       records: the records of the layers about each output.
       outputs: the variables of each output; a sequence batch has several.
       parts: the variables of each value that an output is a function of, or of the output itself.
+      weights: the variable of the weight that was recorded for each of these parts; None without a recorded weight.
       values: the variables of each named value and feed, by name.
     """
 
@@ -148,6 +218,7 @@ class _Traced(NamedTuple):
     records: list[_Output]
     outputs: list[list[Any]]
     parts: list[list[Any]]
+    weights: list[Any]
     values: dict[str, list[Any]]
 
 
@@ -160,6 +231,9 @@ class FollowedProgram:
       first: the number of rows, and the dummy feeds by name, of the first trace.
       others: the same for the second trace: the first that the program works for is taken. Empty for a program that
         works for one batch size only.
+
+    Raises:
+      Untraceable: the program function raises an error in the first trace.
     """
 
     def __init__(
@@ -173,7 +247,7 @@ class FollowedProgram:
         self._second: _Traced | None = None
         self._reading: Reading | None = None
         for other in others:
-            with contextlib.suppress(Exception):  # some program functions work for one batch size only
+            with contextlib.suppress(Untraceable):  # some program functions work for one batch size only
                 self._second = _traced(run, arrays, *other)
             self._reading = None if self._second is None else Reading.of(self._first.trace, self._second.trace)
             if self._reading is not None:
@@ -181,11 +255,13 @@ class FollowedProgram:
 
     def reductions(self) -> list[Reduction]:
         """Return for each output the rule that combines its values over several minibatches."""
-        parts = zip(self._first.parts, (self._second or self._first).parts, strict=True)
+        second = self._second or self._first
+        parts = zip(self._first.parts, second.parts, strict=True)
+        weights = zip(self._first.weights, second.weights, strict=True)
         found = []
         for record in self._first.records:
             rules = [
-                _rule(self._reading, *next(parts), rule, declared)
+                _rule(self._reading, *next(parts), self._weighed(rule, *next(weights)), declared)
                 for rule, declared in zip(record.rules, record.declared, strict=True)
             ]
             made = record.reduced
@@ -194,6 +270,13 @@ class FollowedProgram:
             )
             found.append(function or rules[0])
         return found
+
+    def _weighed(self, rule: Reduction | None, weight: Any, twin: Any) -> Reduction | None:
+        """Return the recorded rule of a value with the source of its weight: `OWN`, or None for the examples."""
+        known = self._second is not None and counts_examples(
+            weight, twin, (self._first.trace.rows, self._second.trace.rows)
+        )
+        return rule if rule is None or weight is None or known else rule._replace(weight=OWN)
 
     def mixing(self, wanted: Sequence[str | int] | None, overrides: Sequence[str] = ()) -> str | None:
         """Return the user's source line where the rows of results begin to depend on other rows of the minibatch.
@@ -267,7 +350,10 @@ def _traced(run: Run, arrays: Mapping[str, Any], rows: int, feeds: Mapping[str, 
     rules: list[tuple[str, str, bool]] = []
 
     def traced(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
-        frame, outputs = run(arrays, feeds)
+        try:
+            frame, outputs = run(arrays, feeds)
+        except Exception as error:
+            raise Untraceable from error
         parts: list[Any] = []
         for output in outputs:
             reduced = frame.fact(output, "reduced")
@@ -287,11 +373,12 @@ def _traced(run: Run, arrays: Mapping[str, Any], rows: int, feeds: Mapping[str, 
             for (name, rule), value in zip(noted.items(), made, strict=True)
         )
         weights = [frame.fact(value, "weight") for value in made]
-        return parts, outputs, made, weights, {**frame.given.feeds, **frame.made.values}
+        own = [frame.fact(part, "weight") for part in parts]
+        return parts, own, outputs, made, weights, {**frame.given.feeds, **frame.made.values}
 
     closed, shapes = jax.make_jaxpr(traced, return_shape=True)(arrays, feeds)
     found = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
-    parts, outputs, made, weights, values = found
+    parts, own, outputs, made, weights, values = found
     noted = [Noted(*rule, value, weight) for rule, value, weight in zip(rules, made, weights, strict=True)]
     given = closed.jaxpr.invars[len(jax.tree.leaves(arrays)) :]
     return _Traced(
@@ -299,5 +386,6 @@ def _traced(run: Run, arrays: Mapping[str, Any], rows: int, feeds: Mapping[str, 
         records,
         list(map(jax.tree.leaves, outputs)),
         list(map(jax.tree.leaves, parts)),
+        own,
         {name: jax.tree.leaves(value) for name, value in values.items()},
     )

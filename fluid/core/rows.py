@@ -431,11 +431,15 @@ def _of_constants(first: Any, second: Any, batches: Pair) -> dict[Any, Kind]:
     return {v: _of_values(a, b, batches) for v, a, b in values}
 
 
+def counts_examples(weight: Any, twin: Any, batches: Pair) -> bool:
+    """Return whether a recorded weight is a multiple of the number of examples, by its variables in both traces."""
+    are_known = all(variable is not None and is_literal(variable) for variable in (weight, twin))
+    return are_known and _proportional((weight.val, twin.val), batches)
+
+
 def _by_examples(noted: Noted, twin: Noted, batches: Pair) -> Noted:
     """Return `noted`, a recorded rule, without its weight if the weight is the number of examples in both traces."""
-    if noted.weight is None or not is_literal(noted.weight) or not is_literal(twin.weight):
-        return noted
-    return noted._replace(weight=None) if (noted.weight.val, twin.weight.val) == batches else noted
+    return noted._replace(weight=None) if counts_examples(noted.weight, twin.weight, batches) else noted
 
 
 def _as_noted(kind: Kind, noted: Noted | None) -> Kind:

@@ -173,7 +173,7 @@ class TerminateOnNaN(Handler):
             request = StepRequest(program)
             request.override(batch.replaced)
             feed = dict(batch.feed)
-            ((outputs, _),) = request.run(step, feed)
+            ((outputs, *_),) = request.run(step, feed)
             loss = outputs[program.loss_output]
             complaint = self._complaint(self._state(), [loss])
             if complaint is None:

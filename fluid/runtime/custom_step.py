@@ -102,6 +102,8 @@ class TrainingStep:
     # The optimizer states that each call of `update` has returned. If a step function calls `update`, but returns the
     # old optimizer states, fluid warns.
     _updates: list[list[Any]] = field(default_factory=list, repr=False)
+    # The outputs of each evaluation, and what each output contributes to its value over several steps.
+    _evaluated: list[tuple[list[Any], list[Any]]] = field(default_factory=list, repr=False)
 
     def evaluate(
         self,
@@ -124,13 +126,37 @@ class TrainingStep:
         Raises:
           UnknownNameError: a name belongs to no parameter, feed or state of the step.
         """
+        evaluation, parts = self._evaluate(parameters, feeds, states, key)
+        self._evaluated.append((evaluation.outputs, parts))
+        return evaluation
+
+    def _evaluate(
+        self,
+        parameters: Mapping[str, Any] | None,
+        feeds: Mapping[str, Any] | None,
+        states: Mapping[str, Any] | None,
+        key: Any,
+    ) -> tuple[Evaluation, list[Any]]:
+        """Return the result of `evaluate`, and what each output contributes to its value over several steps."""
         arrays = {
             **_merged("parameter", self.parameters, parameters),
             **_merged("state", self.states, states),
         }
         applied = self._machinery.apply(arrays, _merged("feed", self.feeds, feeds), self.key if key is None else key)
         values = {name: applied.values[name] for name in self._machinery.fetched if name in applied.values}
-        return Evaluation(applied.losses, applied.outputs, applied.states, {}, values)
+        return Evaluation(applied.losses, applied.outputs, applied.states, {}, values), applied.parts
+
+    def _parts_of(self, outputs: Sequence[Any]) -> list[Any]:
+        """Return what each output contributes to its value over several steps, see `Applied.parts`.
+
+        The result is None for an output that the step function has computed itself: its values are averaged over
+        steps with the number of examples as weight.
+
+        Args:
+          outputs: the outputs that the step function has returned.
+        """
+        known = [pair for made, parts in self._evaluated for pair in zip(made, parts, strict=False)]
+        return [next((part for output, part in known if output is returned), None) for returned in outputs]
 
     def losses_and_gradients(
         self,
@@ -156,11 +182,12 @@ class TrainingStep:
         start = _merged("parameter", self.parameters, parameters)
         scale = scale_of(self.slots[which])
 
-        def loss(chosen: Mapping[str, Any]) -> tuple[Any, Evaluation]:
-            found = self.evaluate({**start, **chosen}, feeds, states, key)
-            return found.losses[which] * scale, found
+        def loss(chosen: Mapping[str, Any]) -> tuple[Any, tuple[Evaluation, list[Any]]]:
+            found, parts = self._evaluate({**start, **chosen}, feeds, states, key)
+            return found.losses[which] * scale, (found, parts)
 
-        gradients, found = jax.grad(loss, has_aux=True)({n: start[n] for n in rule.parameters})
+        gradients, (found, parts) = jax.grad(loss, has_aux=True)({n: start[n] for n in rule.parameters})
+        self._evaluated.append((found.outputs, parts))
         if rule.scaled:
             gradients = jax.tree.map(lambda g: g / scale, gradients)
         return Evaluation(found.losses, found.outputs, found.states, gradients, found.values)

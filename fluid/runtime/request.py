@@ -22,8 +22,8 @@ class Request:
       fetch: names of the values to return, or None for the outputs of the program.
       feeds: names of the feeds that are given.
       overrides: names of the values that arrays from the user replace.
-      parts: True also returns the contribution of this minibatch to each output, a value and its weight, from which a
-        test over several minibatches computes a mean.
+      parts: True also returns the contribution of this minibatch to the value of each output over several minibatches,
+        such as a value and its weight; see `Applied.parts`. In a test, the contributions replace the outputs.
       also: names of further values to return, separate from `fetch`.
       updates: False for a train-mode run that changes no arrays.
     """
@@ -64,8 +64,8 @@ class Found(NamedTuple):
     Attributes:
       fetched: the values that `Request.fetch` names.
       also: the values that `Request.also` names.
-      parts: with `Request.parts`, a Contribution (value and weight) of this minibatch to each output, from which a test
-        over several minibatches computes a mean.
+      parts: with `Request.parts`, the contribution of this minibatch to the value of each output over several
+        minibatches.
     """
 
     fetched: tuple[Any, ...]
@@ -156,7 +156,7 @@ class RequestedValues:
 
         Args:
           outputs: the outputs of the program; empty if the program function ended before it returned them.
-          parts: a Contribution of the minibatch to each output, see `Found`.
+          parts: the contribution of the minibatch to each output, see `Found`.
           values: all values of the step, by recorded name.
           gradients_of: a function that maps the index of a `minimize` call to the gradients of its loss.
         """
@@ -170,7 +170,7 @@ class RequestedValues:
                 return self._gradient(self.recorded(name.removesuffix(GRAD)), gradients_of, values)
             return known[name if name in known else self.recorded(name)]
 
-        all_outputs = () if request.parts else tuple(outputs)
+        all_outputs = () if request.parts and request.mode == TEST else tuple(outputs)
         fetched = all_outputs if request.fetch is None else tuple(map(value, request.fetch))
         return Found(fetched, tuple(map(value, request.also)), tuple(parts) if request.parts else ())
 

@@ -159,10 +159,13 @@ class StepResult(NamedTuple):
     Attributes:
       outputs: the outputs of the program, or the values that `Request.fetch` names.
       beside: the values that `Request.also` names.
+      parts: with `Request.parts`, the contribution of the minibatch to the value of each output over several
+        minibatches; else empty. Arrays may be `StackedValue` objects.
     """
 
     outputs: Results
     beside: Results
+    parts: Sequence[Any]
 
 
 _NOTHING = Results([], [])
@@ -173,7 +176,7 @@ class StepResults(Sequence[StepResult]):
 
     Args:
       found: a triple: the values that `Request.fetch` names, the values that `Request.also` names, and with
-        `Request.parts` the Contribution of each minibatch to the value of each output.
+        `Request.parts` the contribution of each minibatch to the value of each output.
       names: names of the values in `Request.fetch`, or None.
       also: names of the values in `Request.also`.
       count: number of minibatches in the call, whose values are stacked, `[capacity, ...]`; None for one minibatch
@@ -212,10 +215,11 @@ class StepResults(Sequence[StepResult]):
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
         number = range(len(self))[number]
-        values, beside = self.values, self._beside
+        values, beside, parts = self.values, self._beside, self.parts
         if self._count is not None:
             values, beside = _OfOne(values, number), _OfOne(beside, number)
-        return StepResult(Results(values, self._names), Results(beside, self._also) if self._also else _NOTHING)
+            parts = jax.tree.map(lambda stack: StackedValue(stack, number), parts) if parts else parts
+        return StepResult(Results(values, self._names), Results(beside, self._also) if self._also else _NOTHING, parts)
 
 
 class StackedValue:

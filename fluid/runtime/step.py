@@ -84,6 +84,7 @@ class _Update(NamedTuple):
       slots: the new optimizer state of each rule.
       states: new values of the states, by name.
       outputs: the outputs of the program.
+      parts: with `Request.parts`, what each output contributes to its value over several steps, see `Applied`.
       values: the values that can be fetched, by name.
       gradients_of: a function that maps the index of a rule to the gradients of its loss.
     """
@@ -92,6 +93,7 @@ class _Update(NamedTuple):
     slots: list[Any]
     states: dict[str, Any]
     outputs: Sequence[Any]
+    parts: Sequence[Any]
     values: dict[str, Any]
     gradients_of: Callable[[int], Variables]
 
@@ -172,7 +174,7 @@ class Step:
         # These values can be fetched by name. A learning rate that the program computes replaces the declared rate, and
         # the parameters after the update replace the parameters before it.
         values = {**self._rates_and_scales(state.slots, constants.rates), **done.values, **new}
-        found = self._requested.found(done.outputs, (), values, done.gradients_of)
+        found = self._requested.found(done.outputs, done.parts, values, done.gradients_of)
         return TrainingState(new, done.slots, state.step + 1), found
 
     def forward(self, variables: Variables, arrays: Mapping[str, Any], feeds: Any, overrides: Any, key: Any) -> Applied:
@@ -327,7 +329,7 @@ class Step:
             if (UPDATE_RATIO, i) in wanted:
                 measured[f"{UPDATE_RATIO}_{i}"] = ratio(before, changed)
         values = {**measured, **applied.values}
-        return _Update(parameters, slots, applied.states, applied.outputs, values, gradients_of)
+        return _Update(parameters, slots, applied.states, applied.outputs, applied.parts, values, gradients_of)
 
     def _states_after(self, state: TrainingState, done: _Update) -> dict[str, Any]:
         """Return the states, such as moving averages, after a step.
@@ -401,7 +403,8 @@ class Step:
             if (UPDATE_RATIO, i) in self._requested.of_rules:
                 before = {n: parameters[n] for n in rule.parameters}
                 values[f"{UPDATE_RATIO}_{i}"] = ratio(before, {n: after[n] for n in rule.parameters})
-        return _Update(after, slots, evaluation.states, evaluation.outputs, values, lambda index: _NONE)
+        parts = step._parts_of(evaluation.outputs) if self._request.parts else ()
+        return _Update(after, slots, evaluation.states, evaluation.outputs, parts, values, lambda index: _NONE)
 
 
 def step_key(root: Any, step: Any) -> Any:

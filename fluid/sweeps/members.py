@@ -35,7 +35,7 @@ from fluid.runtime.parameter_updates import Rates, Rule
 from fluid.runtime.seeds import Draw, root_of, seed_of
 from fluid.runtime.step import Constants, OneTraining, Step, TrainingState
 from fluid.sweeps.vary import Varied
-from fluid.trainer.evaluation.evaluate import DatasetEvaluator, Gathered
+from fluid.trainer.evaluation.evaluate import DatasetEvaluator
 from fluid.trainer.evaluation.means import output_names
 from fluid.trainer.evaluation.monitor import AUTO, direction
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
@@ -338,40 +338,6 @@ class PopulationSession(Session):
         self._members.activate(np.asarray(state[_ACTIVE]))
 
 
-class GatheredOfMembers(Gathered):
-    """A collector of the outputs and metrics of each member of a population in a test over a data set.
-
-    Args:
-      program: the program.
-      metrics: metrics by name; they are copied, so the originals do not change.
-      rows: True collects outputs that are not scalars; False returns None for them.
-      size: the number of members.
-    """
-
-    def __init__(self, program: Program, metrics: Metrics, rows: bool, size: int):
-        self._each = [Gathered(program, metrics, rows) for _ in range(size)]
-
-    def add(self, found: Any, names: Sequence[str]) -> None:
-        """Wait for the device, and add results of one minibatch; their first axis numbers the parallel trainings."""
-        here = jax.device_get(found)
-        for member, gathered in enumerate(self._each):
-            gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
-
-    @property
-    def kept(self) -> dict[int, int]:
-        """The memory, in bytes, of the rows that a test has collected for all members, by the index of the output."""
-        each = [gathered.kept for gathered in self._each]
-        return {index: sum(kept[index] for kept in each) for index in each[0]}
-
-    def values(self) -> list[Any]:
-        """Return the results of a test of a population: a value for each output, then a value for each metric.
-
-        The first axis of each value has one entry for each member (training) of the population.
-        """
-        columns = zip(*(gathered.values() for gathered in self._each), strict=True)
-        return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
-
-
 class MembersEvaluator(DatasetEvaluator):
     """An evaluator that tests all members of a population, and stores the results of the last test.
 
@@ -423,9 +389,6 @@ class MembersEvaluator(DatasetEvaluator):
         if np.isnan(known).all():
             raise errors.ArgumentError(f"best({name!r}): the value of every member is infinite or NaN")
         return int(np.nanargmax(known) if mode == "max" else np.nanargmin(known))
-
-    def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        return GatheredOfMembers(program, metrics, rows, self._size)
 
 
 class MembersValidation(Validation):

@@ -111,7 +111,9 @@ class Loop(HasParameters, KnownAttributes):
         self._tell = Dispatcher([self._keeper, NoUpdates(), *notified], self)
         self._evaluator = DatasetEvaluator(session)
         (also,) = self._tell.fetches([self.program])
-        self._step = bind(session.engine, self.program, Request(TRAIN, None, tuple(self.program.feeds), also=also))
+        feeds = tuple(self.program.feeds)
+        request = Request(TRAIN, None, feeds, parts=self.program.has_rests, also=also)
+        self._step = bind(session.engine, self.program, request)
         rows = [name for name, spec in self.program.feeds.items() if spec.shape[:1] == (None,)]
         self._batch_feed = next(iter(rows), None)
         self._losses = Losses(self._tell.waits)
@@ -207,13 +209,13 @@ class Loop(HasParameters, KnownAttributes):
             )
         epoch = self.epoch
         self._tell(BeginStepEvent(epoch, self._steps, arrays, request=request, program=self.program.name))
-        ((metrics, fetched),) = request.run(self._step, arrays)
+        ((metrics, fetched, parts),) = request.run(self._step, arrays)
         if isinstance(feed, Feed):  # while the device computes this step, read the next minibatch
             feed.advance()
         self._losses.add(metrics[self.program.loss_output], epoch, self._steps)
         self._steps += 1
         examples = 1 if self._batch_feed is None else arrays[self._batch_feed].shape[0]
-        self._tell(EndStepEvent(epoch, self._steps - 1, metrics, fetched, examples, self.program.name))
+        self._tell(EndStepEvent(epoch, self._steps - 1, metrics, fetched, examples, self.program.name, parts))
         self._losses.wait_for_half()
         return metrics
 

@@ -18,7 +18,7 @@ from fluid import errors
 from fluid.core import TRAIN, Program
 from fluid.distributed import group
 from fluid.reader.pipeline import Batch, Batches
-from fluid.runtime import CompiledStep, Results, Session, bind, check_fetch
+from fluid.runtime import CompiledStep, Session, bind, check_fetch
 from fluid.runtime.fetch import Fetch, check_feed, split_names
 from fluid.runtime.results import StepResults
 from fluid.trainer.programs import ProgramInput, Source, Turns
@@ -314,12 +314,14 @@ class DeviceCall(NamedTuple):
 
     Attributes:
       program: the name of the program that was trained.
-      results: for each step a pair: the outputs of the program, and the values that handlers have requested, by name.
+      results: the results of each step.
+      examples: the number of examples of each step.
       batches: the running pass over the minibatches, which may already have read some of the next minibatches.
     """
 
     program: str
-    results: Sequence[tuple[Results, Results]]
+    results: StepResults
+    examples: int
     batches: Batches
 
 

@@ -15,7 +15,7 @@ A MeasuredEvent can come between any two of these events: a handler reports meas
 handlers.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -176,6 +176,8 @@ class EndStepEvent:
       fetched: the values that handlers have requested, by `Handler.fetches` or `BeginStepEvent.fetch`, by name.
       examples: the number of examples in the minibatch.
       program: the name of the program of this step and of `metrics`.
+      parts: for the means over an epoch: what each of the metrics needs beside its value and the number of examples,
+        such as another weight; empty if no metric needs more.
 
     Example:
       >>> EndStepEvent(epoch=0, step=5, metrics=Results([0.5])).metrics[0]
@@ -188,6 +190,7 @@ class EndStepEvent:
     fetched: Results = field(default=Results((), ()), repr=False)
     examples: int = field(default=1, repr=False, compare=False)
     program: str = field(default="", repr=False, compare=False)
+    parts: Sequence[Any] = field(default=(), repr=False, compare=False)
 
 
 @_notified_by_kind

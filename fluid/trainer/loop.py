@@ -108,7 +108,8 @@ def trained_programs(inputs: Sequence[ProgramInput], session: Session, handlers:
     runs = []
     for input, also in zip(inputs, fetched, strict=True):
         feeds = input.program.feeds
-        step = bind(session.engine, input.program, Request(TRAIN, None, tuple(feeds), also=also))
+        request = Request(TRAIN, None, tuple(feeds), parts=input.program.has_rests, also=also)
+        step = bind(session.engine, input.program, request)
         runs.append(TrainedProgram(input, step))
     return runs
 
@@ -224,13 +225,15 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
         _read_ahead(training, batches, limit)
         if batch.count > 1:
             batches.stack_ahead(batch.program, capacity)
-    _notify(training, program, feed, batch, results)
+    examples = batch.examples if chain is None else examples_in(program.input.program.feeds, feed)
+    call = DeviceCall(name, results, examples, batches)
+    _notify(training, call, program, feed, batch)
     # If the reader is slow or cannot restart, read the next minibatches only now, after handlers have received the
     # EndStepEvent.
     if not quick:
         _read_ahead(training, batches, limit)
         handlers.waits.look(batches.seconds, training.losses.idle)
-    return DeviceCall(name, results, batches)
+    return call
 
 
 def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
@@ -249,11 +252,7 @@ def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[i
 
 
 def _notify(
-    training: Training,
-    program: TrainedProgram,
-    feed: Mapping[str, Any],
-    batch: Batch,
-    results: Sequence[tuple[Results, Results]],
+    training: Training, call: DeviceCall, program: TrainedProgram, feed: Mapping[str, Any], batch: Batch
 ) -> None:
     """Notify handlers of the steps of one device call, except of the start of its first step.
 
@@ -261,21 +260,20 @@ def _notify(
 
     Args:
       training: the objects of this call of `train`.
+      call: the results of the device call.
       program: the trained program.
       feed: the feed of the first step.
       batch: the minibatches of all steps.
-      results: for each step its outputs, and the values that handlers have requested.
     """
     epoch, handlers = training.progress.epoch, training.handlers
     first_step = training.progress.step - batch.count
     name = program.input.name
     begins = batch.count > 1 and handlers.hear(BeginStepEvent)
-    examples = batch.examples if program.input.chain is None else examples_in(program.input.program.feeds, feed)
-    for number, (minibatch, (metrics, fetched)) in enumerate(zip(batch.each, results, strict=True)):
+    for number, (minibatch, (metrics, fetched, parts)) in enumerate(zip(batch.each, call.results, strict=True)):
         if number > 0 and begins:
             request = StepRequest(program.input.program, in_call=True)
             handlers(BeginStepEvent(epoch, first_step + number, minibatch.feed, minibatch.seconds, request, name))
-        handlers(EndStepEvent(epoch, first_step + number, metrics, fetched, examples, name))
+        handlers(EndStepEvent(epoch, first_step + number, metrics, fetched, call.examples, name, parts))
 
 
 def _read_ahead(training: Training, batches: Batches, count: int) -> None:

@@ -108,7 +108,7 @@ class ProgressBar(Handler):
             return
         self._epoch, self._step = event.epoch, event.first_step
         self._label = f"epoch {event.epoch + 1}/{self._num_epochs}"
-        self._means = TrainingMeans(self.trainer.programs)
+        self._means = TrainingMeans(self.trainer)
         self._announced = {}
         self._texts: dict[str, str] = {}
         self._next = 0.0

@@ -122,7 +122,7 @@ def test_means_are_computed_while_the_device_works():
         means, waiting = Means(program), []
         for row in losses:
             work = Work(row, idle)
-            for number, (metrics, _) in enumerate(StepResults(([work], (), ()), ["loss"], count=50)):
+            for number, (metrics, *_) in enumerate(StepResults(([work], (), ()), ["loss"], count=50)):
                 work.done = idle or number == 49
                 means.add(metrics, examples=1)
                 waiting.append(len(means._unread))

@@ -382,8 +382,7 @@ class Checkpoints(NoCheckpoints):
         At the last step of an epoch, the save waits for the end of the epoch.
         """
         if self._score is not None:
-            for outputs, _ in call.results:
-                self._score.add(outputs, call.program)
+            self._score.add(call)
         self.count(len(call.results))
 
     def count(self, steps: int) -> None:

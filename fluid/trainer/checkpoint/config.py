@@ -16,8 +16,8 @@ from fluid.checkpoint import NONSENSE, PathLike
 from fluid.checkpoint.folder import Folder
 from fluid.core import Program, fitting, whole_number
 from fluid.distributed import Group
-from fluid.runtime import Results
-from fluid.trainer.evaluation.means import by_name, is_computed, number, on_host, output_names, value_name
+from fluid.trainer.device_calls import DeviceCall
+from fluid.trainer.evaluation.means import Means, by_name, number, output_names, value_name
 from fluid.trainer.evaluation.monitor import AUTO, direction
 from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
@@ -144,6 +144,7 @@ class Score:
         self.output = output
         self.measured = not known
         self._program, self._position = places.get(output, ("", 0))
+        self._programs = programs
         if known:
             shape = programs[self._program].outputs[self._position].shape
             if shape != ():
@@ -151,25 +152,19 @@ class Score:
                     f"keep_best compares scalars, and the output {output!r} is {list(shape)}; return its mean"
                 )
         self._mode = mode
-        self._waiting: list[Any] = []
-        self._total = 0.0
-        self._count = 0
+        self._means = self._no_means()
         # a pair: the number of training steps done, and the value that a handler measured after these steps
         self._announced = (-1, math.nan)
 
-    def add(self, metrics: Results, program: str) -> None:
-        """Add an output of one training step to the score, which is its mean since the last checkpoint.
+    def add(self, call: DeviceCall) -> None:
+        """Add an output of the training steps of a device call to the score, its mean since the last checkpoint.
 
-        The call does not wait for the device. It has no effect if a handler reports the score, or if the step trains a
-        program without this output.
+        The method does not wait for the device. It has no effect if a handler reports the score, or if the steps train
+        a program without this output.
         """
-        if self.measured or program != self._program:
-            return
-        self._waiting.append(metrics.unread(self._position))
-        newest = self._waiting[min(55, len(self._waiting) - 1)]
-        if len(self._waiting) > 64 and is_computed(newest):
-            # more than 64 values wait on the device: read only the oldest 56, because newer steps may be in flight
-            self._fold(56)
+        if not self.measured and call.program == self._program:
+            for outputs, _, parts in call.results:
+                self._means.add(outputs, call.examples, parts)
 
     def announce(self, step: int, value: float) -> None:
         """Record a value that a handler has measured and reported after `step` training steps."""
@@ -181,12 +176,10 @@ class Score:
         A score that is the mean of a program output covers the steps since the previous checkpoint.
         In the JSON, "value" is None if the score is unknown or not finite.
         """
-        self._fold(len(self._waiting))
-        value = self._total / self._count if self._count else math.nan
+        value = self._means.read().get("score", math.nan)
         if self.measured:
             value = self._announced[1] if self._announced[0] == step else math.nan
-        self._total = 0.0
-        self._count = 0
+        self._means = self._no_means()
         return {"output": self.output, "mode": self._mode, "value": value if math.isfinite(value) else None}
 
     def best(self, folder: Folder, steps: Iterable[int]) -> int | None:
@@ -230,10 +223,10 @@ class Score:
     def _goodness(self, value: float) -> float:
         return value if self._mode == "max" else -value
 
-    def _fold(self, count: int) -> None:
-        self._total += math.fsum(map(float, on_host(self._waiting[:count])))
-        self._count += count
-        del self._waiting[:count]
+    def _no_means(self) -> Means:
+        """Return means over no steps yet, of the output that is the score."""
+        program = self._programs.get(self._program, next(iter(self._programs.values())))
+        return Means(program, {} if self.measured else {"score": self._position})
 
 
 class BestMeasured(Handler):

@@ -1,6 +1,5 @@
 """Evaluation and prediction: `Trainer.test` and `predict` over a data set, and `run` for one minibatch."""
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +13,7 @@ from fluid._util.text import scaled
 from fluid.compat.name_hints import KnownAttributes
 from fluid.core import (
     TEST,
-    Contribution,
-    NestedSequenceBatch,
     Program,
-    Reduction,
-    SequenceBatch,
     current_frame,
     fitting,
     named_array,
@@ -39,6 +34,7 @@ from fluid.runtime.prediction import ConstantFeeds, constant, needed_feeds, on_h
 from fluid.runtime.seeds import Seeds
 from fluid.runtime.session import ShowsProgram
 from fluid.trainer.evaluation.means import output_names, scalar_outputs
+from fluid.trainer.evaluation.total import Total
 from fluid.trainer.programs import ProgramFunction, ProgramInput, check_data
 from fluid.trainer.signals import Signals
 
@@ -61,69 +57,6 @@ class _Last(NamedTuple):
     values: frozenset[float]
 
 
-class Total:
-    """An accumulator of one program output over the minibatches of a data set; sums and means are in float64.
-
-    Args:
-      reduction: the rule that combines the values of all minibatches into one value, such as a mean.
-
-    Example:
-      >>> total = Total(Reduction("mean"))
-      >>> total.add(Contribution(np.float32(1), 3)); total.add(Contribution(np.float32(0), 1))
-      >>> float(total.result())
-      0.75
-
-    Attributes:
-      kept: the number of bytes of the rows that stay in memory until the end of the test.
-    """
-
-    def __init__(self, reduction: Reduction):
-        self._reduction = reduction
-        self._inner = [Total(rule) for rule in reduction.parts]
-        self._sum = _Sum()
-        self._weight = _Sum()
-        self._values: list[Any] = []
-        self.kept = 0
-
-    def add(self, part: Contribution) -> None:
-        """Add the value of one minibatch, after waiting until the device has computed it.
-
-        Args:
-          part: the value and the weight of the minibatch, on the device or on the host.
-        """
-        kind = self._reduction.kind
-        if kind == "function":
-            for total, inner in zip(self._inner, part.value, strict=True):
-                total.add(inner)
-        elif kind == "mean":
-            weight = np.asarray(part.weight, np.float64)
-            self._sum.add(np.asarray(part.value, np.float64) * weight)
-            self._weight.add(weight)
-        elif kind == "sum":
-            self._sum.add(_wide(part.value))
-        elif kind == "rows":
-            self._values.append(jax.device_get(part.value))
-            self.kept += sum(leaf.nbytes for leaf in jax.tree.leaves(self._values[-1]))
-        else:
-            value = np.asarray(part.value)
-            self._values = [_OF_TWO[kind](self._values[0], value) if self._values else value]
-
-    def result(self) -> Any:
-        """Return the value over all minibatches: a NumPy array, a scalar of float64 or int64, or a sequence batch."""
-        kind = self._reduction.kind
-        if kind == "function":
-            assert self._reduction.function is not None
-            # enable 64 bits, because a user's function may call jax.numpy, which otherwise computes in float32
-            with jax.enable_x64(True):
-                return _scalar(np.asarray(self._reduction.function(*(total.result() for total in self._inner))))
-        if kind == "mean":
-            weight = self._weight.value()
-            return _scalar(np.asarray(self._sum.value() / weight if weight else np.full(self._sum.shape, math.nan)))
-        if kind == "sum":
-            return _scalar(np.asarray(self._sum.value()))
-        return _joined(self._values) if kind == "rows" else _scalar(self._values[0])
-
-
 class Gathered:
     """A collector of the outputs of a program, and of metrics, over all minibatches of a test.
 
@@ -131,12 +64,16 @@ class Gathered:
       program: the program.
       metrics: metrics by name; they are copied, so the originals do not change.
       rows: True collects outputs that are not scalars; False returns None for them.
+      members: the number of members of a population, which are the first axis of all values; None for one training.
     """
 
-    def __init__(self, program: Program, metrics: Metrics, rows: bool):
+    def __init__(self, program: Program, metrics: Metrics, rows: bool, members: int | None = None):
         scalars = scalar_outputs(program).values()
-        self._totals = [Total(rule) if rows or i in scalars else None for i, rule in enumerate(program.reductions)]
-        self._metrics = [metric.of(**metric.inputs) for metric in metrics.values()]
+        rules = enumerate(program.reductions)
+        self._totals = [Total(rule, members) if rows or i in scalars else None for i, rule in rules]
+        self._members = members
+        copies = 1 if members is None else members
+        self._metrics = [[metric.of(**metric.inputs) for _ in range(copies)] for metric in metrics.values()]
 
     @property
     def kept(self) -> dict[int, int]:
@@ -154,14 +91,21 @@ class Gathered:
         for total, part in zip(self._totals, parts, strict=True):
             if total is not None:
                 total.add(part)
-        values = dict(zip(names, fetched, strict=True)) if self._metrics else {}
-        for metric in self._metrics:
-            metric.update(**{argument: jax.device_get(values[name]) for argument, name in metric.inputs.items()})
+        values = dict(zip(names, jax.device_get(fetched), strict=True)) if self._metrics else {}
+        for copies in self._metrics:
+            inputs = {argument: values[name] for argument, name in copies[0].inputs.items()}
+            for member, metric in enumerate(copies):
+                metric.update(**(inputs if self._members is None else jax.tree.map(lambda a, i=member: a[i], inputs)))
 
     def values(self) -> list[Any]:
         """Return one NumPy value for each output, then the result of each metric."""
         totals = [None if total is None else total.result() for total in self._totals]
-        return [*totals, *(metric.eval() for metric in self._metrics)]
+        return [*totals, *(self._measured(copies) for copies in self._metrics)]
+
+    def _measured(self, copies: Sequence[Any]) -> Any:
+        if self._members is None:
+            return copies[0].eval()
+        return jax.tree.map(lambda *values: np.stack(values), *(metric.eval() for metric in copies))
 
 
 class DatasetEvaluator:
@@ -231,7 +175,7 @@ class DatasetEvaluator:
         batches = InputPipeline(source, [convert], check).start()
         feeds = (input.fed({**batch.feed, **fixed.feeds}) for batch in batches)
         step = bind(self._session.engine, program, request)
-        gathered = self._gathered(program, metrics, rows)
+        gathered = Gathered(program, metrics, rows, self._session.engine.members)
         expected = fetch is not None or f"{program.name} rows" in self._warned
         try:
             for _ in evaluate(step, feeds, gathered, fixed):
@@ -250,10 +194,6 @@ class DatasetEvaluator:
         results = Results(gathered.values(), names)
         self._last = _Last(self._session.scope.step, tuple(self._session.engine.replaced), frozenset(_numbers(results)))
         return results
-
-    def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        """Return an empty Gathered, which collects the results of one test; a subclass may return another class."""
-        return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
         """Return a version of `program` that returns the values in `names`; each set of names is traced only once."""
@@ -389,53 +329,6 @@ def returning(program: Program, names: Sequence[str]) -> Program:
         warnings.simplefilter("ignore", errors.FluidWarning)
         samples = {name: np.zeros(shape) for name, shape in program.sample_shapes.items()}
         return Program(values, f"{program.name}[{', '.join(names)}]", samples, program.precision)
-
-
-class _Sum:
-    """A sum of arrays of one shape, or of scalars; a sum of float64 scalars is rounded only once, at its end."""
-
-    def __init__(self) -> None:
-        self.shape: tuple[int, ...] = ()
-        self._scalars: list[float] = []
-        self._array: Any = 0
-
-    def add(self, value: np.ndarray) -> None:
-        """Add a scalar or an array, of float64 or int64, to the sum."""
-        self.shape = value.shape
-        if value.shape == () and value.dtype.kind == "f":
-            self._scalars.append(float(value))
-        else:
-            self._array = self._array + value
-
-    def value(self) -> Any:
-        """Return the sum of all added values; 0 if no value was added."""
-        return math.fsum(self._scalars) if self._scalars else self._array
-
-
-_OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
-    "max": np.maximum,
-    "min": np.minimum,
-    "last": lambda before, value: value,
-}
-
-
-def _wide(value: Any) -> np.ndarray:
-    """Convert integers and booleans to int64, and other numbers to float64, so that sums are almost exact."""
-    array = np.asarray(value)
-    return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
-
-
-def _scalar(array: np.ndarray) -> Any:
-    """Convert a 0-dimensional array to a float64 or int64 scalar; return booleans and other arrays unchanged."""
-    return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
-
-
-def _joined(values: list[Any]) -> Any:
-    """Concatenate the rows of several minibatches, which are arrays or sequence batches, in order."""
-    kind = type(values[0])
-    if kind in (SequenceBatch, NestedSequenceBatch):
-        return kind.from_rows([row for value in values for row in value.rows()])
-    return np.concatenate(values)
 
 
 class Predicting(ShowsProgram, KnownAttributes):

@@ -296,7 +296,7 @@ class HistoryKeeper(Handler):
 
     def epoch_metrics(self) -> Results:
         """Return the scalars of the program over this epoch so far, as Results that read the device on first access."""
-        means = self._means or TrainingMeans(self.trainer.programs)
+        means = self._means or TrainingMeans(self.trainer)
         return Results(_Late(means), means.names)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
@@ -311,7 +311,7 @@ class HistoryKeeper(Handler):
         if restored is not None:
             self.history = History._of(restored["history"])
             self._announced = {name: from_json(value) for name, value in restored["announced"].items()}
-            self._means = TrainingMeans(self.trainer.programs)
+            self._means = TrainingMeans(self.trainer)
             self._means.restore(restored["means"])
         elif not event.resumed:
             self.history = History()
@@ -338,7 +338,7 @@ class HistoryKeeper(Handler):
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Begin the means of the program's scalars over this epoch, unless an interrupted epoch continues."""
         if event.first_step == 0 or self._means is None:
-            self._means = TrainingMeans(self.trainer.programs)
+            self._means = TrainingMeans(self.trainer)
 
     def steps_ahead(self) -> float:
         """Return infinity, because this handler never has to act between two training steps."""
@@ -366,7 +366,7 @@ class HistoryKeeper(Handler):
 
     def state(self) -> dict[str, Any]:
         """Return the history so far, the means of this epoch, and the values reported in this epoch, as JSON."""
-        means = self._means or TrainingMeans(self.trainer.programs)
+        means = self._means or TrainingMeans(self.trainer)
         announced = {name: as_json(number(value)) for name, value in self._announced.items()}
         return {"history": self.history._state(), "announced": announced, "means": means.state()}
 

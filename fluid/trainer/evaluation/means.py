@@ -3,6 +3,8 @@
 The module also has functions for the names of scalars that handlers use, and intervals of steps and epochs.
 """
 
+import itertools
+import logging
 import math
 import re
 from collections import deque
@@ -14,12 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program, whole_number
+from fluid.core import Program, Reduction, completed, whole_number
 from fluid.runtime import Results
 from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.runtime.results import StackedValue
+from fluid.trainer.evaluation.total import Total
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
+
+log = logging.getLogger("fluid")
 
 Interval = int | str
 """The type of `every=`, the interval of a handler: a number of steps, or a string such as "epoch" or "100 steps"."""
@@ -164,11 +169,10 @@ _POSTPONED = 128
 
 
 class _Chunk(NamedTuple):
-    """The scalars of consecutive training steps, with the values of each scalar stacked into one array.
+    """The values of consecutive training steps, with each value stacked over the steps.
 
     Attributes:
-      values: an array `[steps]` for each scalar; with several trainings at once, `[steps, members]`. Further
-        axes have size 1.
+      values: for each value an array `[steps, ...]`.
       examples: the number of examples of each step.
     """
 
@@ -176,25 +180,8 @@ class _Chunk(NamedTuple):
     examples: Sequence[int]
 
 
-class _Found(NamedTuple):
-    """The mean, sum, maximum, minimum and last value of one scalar over the training steps read so far.
-
-    The field `mean` is the weighted sum of the values: it is not yet divided by the sum of the weights. Each field is a
-    float; in a population (several trainings at once), an array `[members]`.
-    """
-
-    mean: Any
-    sum: Any
-    max: Any
-    min: Any
-    last: Any
-
-
 class Means:
-    """The values of a program's scalars over many steps: means, weighted by the number of examples of each step.
-
-    For a scalar that the program declares by `layers.metric` as a sum, a maximum, a minimum or a last value, the value
-    is this sum, maximum, minimum or last value instead.
+    """The values of a program's scalars over many steps, combined as in a test by the rules of `Program.reductions`.
 
     A value is read from the device some steps later, when it is already computed, so that training does not wait. The
     number of unread values is bounded for any number of steps.
@@ -202,6 +189,7 @@ class Means:
     Args:
       program: the program of the outputs.
       places: the index of each output to collect, by name; all `scalar_outputs` by default.
+      members: the number of members of a population; None for one training.
 
     Example:
       >>> import fluid
@@ -212,40 +200,47 @@ class Means:
       {'loss': 0.75}
     """
 
-    def __init__(self, program: Program, places: Mapping[str, int] | None = None):
+    def __init__(self, program: Program, places: Mapping[str, int] | None = None, members: int | None = None):
         self._program = program
         self._places = dict(scalar_outputs(program) if places is None else places)
+        self._members = members
+        # For each unread step: its values, and the leaves of what the program returns beside them; and its examples.
         self._unread: deque[tuple[list[Any], int]] = deque()
+        self._rests: Any = None  # the structure of these leaves
         self._chunk: _Chunk | None = None
-        self._weight = 0.0
-        self._found: dict[str, _Found] = {}
+        self._totals: dict[str, Total] = {}
 
     @property
     def names(self) -> list[str]:
         """The names of the scalars that are collected."""
         return list(self._places)
 
-    def add(self, metrics: Results, examples: int) -> None:
-        """Add the outputs of one training step to the means.
+    def add(self, metrics: Results, examples: int, parts: Sequence[Any] = ()) -> None:
+        """Add the outputs of one training step.
 
         Args:
           metrics: the outputs of the program.
           examples: the number of examples in the step.
+          parts: `EndStepEvent.parts` of the step.
         """
-        self._unread.append(([metrics.unread(place) for place in self._places.values()], examples))
+        values = [metrics.unread(place) for place in self._places.values()]
+        if parts:
+            rests, self._rests = jax.tree.flatten([parts[place] for place in self._places.values()])
+            values += rests
+        self._unread.append((values, examples))
         # Reading the values of the oldest steps needs no waiting: the training loop has already waited for these steps.
         # Exception: steps that run in one device call with the newest step may still run.
         if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK) and not self._is_waited_for():
             self._put_together()
 
     def read(self) -> dict[str, Any]:
-        """Wait for the last steps, and return the mean of each scalar over all steps, by name; {} without steps."""
+        """Wait for the last steps, and return the value of each scalar over all steps, by name; {} without steps."""
         self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
 
     def running(self) -> dict[str, Any]:
-        """Return the mean of each scalar over the steps that are already computed, by name; {} without steps."""
+        """Return the value of each scalar over the steps that are already computed, by name; {} without steps."""
         self._fold_chunk()
         count = len(self._unread) - IN_FLIGHT - 1
         while count > 0 and not self._is_computed(count):
@@ -254,16 +249,22 @@ class Means:
         return self._results()
 
     def state(self) -> dict[str, Any]:
-        """Return the means, sums and extrema over all steps so far, as JSON; wait for the last steps."""
+        """Return everything that was added, as JSON; wait for the last steps."""
         self.read()
-        found = {name: [as_json(value) for value in values] for name, values in self._found.items()}
-        return {"found": found, "weight": self._weight}
+        return {"totals": {name: total.state() for name, total in self._totals.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`; ignore scalars that are not collected any more."""
-        found = {name: state["found"][name] for name in self._places if name in state["found"]}
-        self._found = {name: _Found(*map(from_json, values)) for name, values in found.items()}
-        self._weight = state["weight"]
+        """Restore the result of `state`; ignore scalars that are not collected any more, or by another rule."""
+        if "totals" not in state:
+            log.warning(
+                "the checkpoint is of an earlier version of fluid, so that the means over the interrupted epoch cover "
+                "the rest of the epoch only"
+            )
+        for name, saved in state.get("totals", {}).items():
+            if name in self._places:
+                total = self._total(name, saved["kind"] == "function")
+                if total.kind == saved["kind"]:
+                    total.restore(saved)
 
     def _is_computed(self, count: int) -> bool:
         """Return whether the device has computed the oldest `count` unread steps.
@@ -285,70 +286,76 @@ class Means:
     def _put_together(self) -> None:
         """Read the values of a fixed number of the oldest unread steps, or only stack them if reading is expensive.
 
-        On a device with its own memory, such as a GPU, each read is expensive. There, this method only stacks the
-        values of each scalar into one array; the next call of this method reads the array.
+        On a device with its own memory, such as a GPU, each read is expensive. There, this method only stacks each
+        value over the steps into one array; the next call of this method reads the array.
         """
         first, _ = self._unread[0]
-        if not first or isinstance(first[0], StackedValue) or _is_near(first[0]):
+        if not first or isinstance(first[0], StackedValue) or _is_near(first[0]) or not self._has_one_shape(_CHUNK):
             self._fold_steps(_CHUNK)
             return
         self._fold_chunk()
         steps = [self._unread.popleft() for _ in range(_CHUNK)]
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
+    def _has_one_shape(self, count: int) -> bool:
+        """Return whether the values of the oldest steps have equal shapes; rows of a short minibatch differ."""
+        shapes = ([v.shape for v in values] for values, _ in itertools.islice(self._unread, count))
+        first = next(shapes)
+        return all(other == first for other in shapes)
+
     def _fold_chunk(self) -> None:
-        """Add the stacked values of several training steps, if any, to the sums, maxima, minima and last values."""
+        """Add the stacked values of several training steps, if any, to the totals."""
         if self._chunk is not None:
-            self._fold(self._chunk)
+            self._fold(_Chunk(on_host(self._chunk.values), self._chunk.examples))
             self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
-        """Read the scalars of the oldest `count` unread training steps, and update their sums, maxima and so on.
+        """Read the values of the oldest `count` unread training steps, and add them to the totals.
 
-        Each of these scalars is a separate array, not a part of a stacked array.
+        Each of these values is a separate array, not a part of a stacked array.
         """
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
-            columns = [np.array(found[place :: len(self._places)]) for place in range(len(self._places))]
-            self._fold(_Chunk(columns, [examples for _, examples in steps]))
+            each = len(found) // count
+            self._fold(_Chunk([found[place::each] for place in range(each)], [examples for _, examples in steps]))
 
     def _fold(self, chunk: _Chunk) -> None:
-        """Update the sums, maxima, minima and last values of outputs with the values of a chunk of training steps."""
-        weights = np.asarray(chunk.examples, np.float64)
-        self._weight += float(weights.sum())
-        for name, array in zip(self._places, on_host(chunk.values), strict=True):
-            values = np.asarray(array, np.float64).reshape(len(weights), -1)
-            weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
-            # Update the mean, sum, maximum and so on of each scalar. Only one of these results is used later: the
-            # program declares which one.
-            self._found[name] = _Found(
-                mean=weighted + number(weights @ values),
-                sum=total + number(values.sum(axis=0)),
-                max=number(np.maximum(largest, values.max(axis=0))),
-                min=number(np.minimum(smallest, values.min(axis=0))),
-                last=number(values[-1]),
-            )
+        """Add a chunk of training steps, whose values are on the host, to the totals."""
+        rests = [None] * len(self._places)
+        if self._rests is not None:
+            rests = jax.tree.unflatten(self._rests, chunk.values[len(self._places) :])
+        examples = np.asarray(chunk.examples, np.float64)
+        for name, values, rest in zip(self._places, chunk.values[: len(self._places)], rests, strict=True):
+            total = self._total(name, rest is not None)
+            total.add_steps(completed(values, rest, total.reduction, examples))
+
+    def _total(self, name: str, has_parts: bool) -> Total:
+        """Return the total of a scalar.
+
+        Args:
+          name: the name of the scalar.
+          has_parts: True if the steps return the values that the scalar is a function of, if it is one. A scalar that
+            is a function only in test mode, or that a custom step computes itself, is averaged over the examples.
+        """
+        if name not in self._totals:
+            rule = self._program.reductions_of_steps[self._places[name]]
+            rule = Reduction("mean") if rule.kind == "function" and not has_parts else rule
+            self._totals[name] = Total(rule, self._members)
+        return self._totals[name]
 
     def _results(self) -> dict[str, Any]:
-        return {name: self._result(name, found) for name, found in self._found.items()}
-
-    def _result(self, name: str, found: _Found) -> Any:
-        rule = self._program.reductions[self._places[name]]
-        kind = rule.over_steps or rule.kind
-        if kind in ("sum", "max", "min", "last"):
-            return getattr(found, kind)
-        return found.mean / self._weight if self._weight else math.nan
+        return {name: number(total.result()) for name, total in self._totals.items()}
 
 
 @jax.jit
 def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """Stack the values of each scalar over all steps: `[steps, 1]`; for several trainings at once, `[steps, members]`.
+    """Stack each value over all steps: `[steps, ...]`.
 
     The stacked arrays stay on the device, and the host does not wait. To read one stacked array later takes no longer
     than to read one scalar.
     """
-    return [jnp.stack([jnp.reshape(value, (-1,)) for value in column]) for column in zip(*steps, strict=True)]
+    return [jnp.stack(column) for column in zip(*steps, strict=True)]
 
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
@@ -379,14 +386,15 @@ class TrainingMeans:
     """The means of the scalars of all programs of a Trainer, each over the steps of its own program.
 
     Args:
-      programs: the programs by name.
+      trainer: the Trainer, or the `fluid.Loop`.
       places: for each program name, a dict from the name of a scalar to its output index; by default all scalar
           outputs.
     """
 
-    def __init__(self, programs: Mapping[str, Program], places: Mapping[str, Mapping[str, int]] | None = None):
+    def __init__(self, trainer: Any, places: Mapping[str, Mapping[str, int]] | None = None):
+        programs, members = trainer.programs, trainer.session.engine.members
         places = scalars_of(programs) if places is None else places
-        self._means = {name: Means(program, places[name]) for name, program in programs.items()}
+        self._means = {name: Means(program, places[name], members) for name, program in programs.items()}
         self._only = next(iter(self._means.values())) if len(self._means) == 1 else None
 
     @property
@@ -397,7 +405,7 @@ class TrainingMeans:
     def add(self, event: EndStepEvent) -> None:
         """Add the outputs of one training step to the means of the program that the event names."""
         means = self._means[event.program] if self._only is None else self._only
-        means.add(event.metrics, event.examples)
+        means.add(event.metrics, event.examples, event.parts)
 
     def read(self) -> dict[str, Any]:
         """Return the mean of each scalar by name, after waiting for the last steps; omit programs without steps."""
@@ -408,7 +416,7 @@ class TrainingMeans:
         return {name: value for means in self._means.values() for name, value in means.running().items()}
 
     def state(self) -> dict[str, Any]:
-        """Return the means, sums and extrema of all programs so far, as JSON for `restore`."""
+        """Return the totals of all programs so far, as JSON for `restore`."""
         if self._only is not None:
             return self._only.state()
         return {name: means.state() for name, means in self._means.items()}
@@ -488,7 +496,7 @@ class Averaging(Handler):
     def _means(self) -> TrainingMeans:
         """Return the means over the steps so far; create empty means if there are none."""
         if self._mean is None:
-            self._mean = TrainingMeans(self.trainer.programs, self._places)
+            self._mean = TrainingMeans(self.trainer, self._places)
         return self._mean
 
     def _take(self) -> TrainingMeans:

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import fluid
 from fluid import errors, layers
 from fluid.core import Contribution, Reduction
-from fluid.trainer.evaluation.evaluate import Total
+from fluid.trainer.evaluation.total import Total
 
 RNG = np.random.default_rng(0)
 ROWS = 60
