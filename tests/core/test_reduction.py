@@ -166,3 +166,27 @@ def test_metric_keeps_the_reduction_of_its_value():
     (loss, worst), program = rules(lambda x, y, s: (loss := layers.mean(x), layers.metric(loss, reduce="max")))
     assert (loss.kind, worst.kind) == ("mean", "max")
     assert "metric_0.tmp_0" in program.values
+
+
+def test_error_of_the_analysis_is_not_hidden(monkeypatch):
+    """Check that a mistake in the analysis of rows is an error, and not a guess."""
+    program = fluid.Program(lambda: layers.mean(layers.data("x", shape=[4])))
+    monkeypatch.setattr("fluid.core.reduction.Reading.of", lambda *traces: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        program.reductions  # noqa: B018
+    with pytest.raises(ZeroDivisionError):
+        program.mixing()
+
+
+def test_program_that_refuses_test_mode_is_trained():
+    """Check that an error of the user's function in test mode ends a test, but not a training and its history."""
+
+    def program():
+        assert layers.is_training(), "this program is for training"
+        return {"loss": layers.mean(layers.square(layers.fc(layers.data("x", shape=[4]), 1) - 1))}
+
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+    rows = fluid.reader.arrays((np.ones((6, 4), "float32"),), batch_size=4)
+    assert len(trainer.train(rows, 2)["loss"]) == 2
+    with pytest.raises(AssertionError, match="for training"):
+        trainer.test(rows)
