@@ -100,7 +100,7 @@ class Agreement(Policy):
             self._stop()
         self._signals.arrived = next((number for number in signals if number is not None), None)
         if any(stopping) or self._signals.arrived is not None:
-            return batches.ended
+            return all(shapes == _NONE for shapes in upcoming)
         differ = any(shapes != upcoming[0] for shapes in upcoming)
         if differ:
             log.warning(

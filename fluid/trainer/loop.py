@@ -177,7 +177,8 @@ def _epoch(training: Training) -> EndEpochEvent:
     return EndEpochEvent(
         progress.epoch,
         progress.step,
-        completed=not training.stopping(),
+        # after a pause, the next call of `train` continues the epoch, to which a stream may then add minibatches
+        completed=not training.stopping() or (progress.last and not training.pausing()),
         compiled=training.compiled - compiled_before,
         seconds=time.perf_counter() - begun,
         data_wait=waits.data - waited_before,
@@ -209,7 +210,8 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
 
-    # Run only one step in this device call if a handler requests values, or if other programs compute feeds.
+    # A handler that requests values gets them of one step. If other programs compute feeds, `limit` is 1 already:
+    # StepsPerCall runs such programs one by one.
     count = limit if request.is_empty else 1
     if count > 1:
         _read_ahead(training, batches, count)
@@ -279,15 +281,18 @@ def _notify(
 def _read_ahead(training: Training, batches: Batches, count: int) -> None:
     """Read minibatches ahead until `count` of them wait to be trained on, or until reading has to stop.
 
-    Reading stops when training ends: a reader that is an iterator cannot return these minibatches again, so the next
-    training would miss them. Reading also stops when the reader has no minibatch ready, unless all processes must know
-    whether the epoch ends.
+    After a stop, at most one minibatch is read, to know whether the epoch is complete; and none of a reader that is an
+    iterator, which cannot return the minibatch to the next training. Reading also ends with a pause, and when the
+    reader has no minibatch ready, unless all processes must know whether the epoch ends.
     """
+    progress = training.progress
     with training.signals.reading_ahead:
         for number in range(batches.waiting + 1, count + 1):
-            if training.stopping() or training.signals.arrived is not None:
+            if training.signals.arrived is not None:
                 return
-            if not (training.progress.ready or training.agreement.needs_end):
+            if training.stopping() and (number > 1 or progress.reads_once or training.pausing()):
+                return
+            if not (progress.ready or training.agreement.needs_end):
                 return
             batches.read_ahead(number)
             if batches.waiting < number:

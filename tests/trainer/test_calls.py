@@ -311,6 +311,30 @@ def test_a_paused_training_continues_in_another_process(tmp_path):
     assert len(seen) == 12
 
 
+@pytest.mark.parametrize("slow", [float("inf"), 0.0])
+def test_an_epoch_stopped_in_its_last_step_is_complete(slow, monkeypatch):
+    """Check the events of a stop in the last step, and of the training after it, for quick and slow readers."""
+    monkeypatch.setattr(loop, "_SLOW", slow)
+    mine, whole, reader, seen, events = trainer(), trainer(), arrays(), [], []
+    stopped = seen_by(seen, 6, lambda: mine.stop())
+    mine.train(reader, 2, event_handler=lambda e: (events.append(e), stopped(e)))
+    mine.train(reader, event_handler=lambda e: (events.append(e), steps(seen)(e)))
+    epochs = [(e.steps, e.completed) for e in events if isinstance(e, fluid.EndEpochEvent)]
+    assert epochs == [(6, True), (6, True)] and len(seen) == 12
+    whole.train(arrays(), 2)
+    assert_equal(state(mine), state(whole))
+
+
+def test_stop_in_the_last_step_saves_the_epoch(tmp_path):
+    config = {"epoch_interval": 1}
+    mine, seen = trainer(tmp_path, config=config), []
+    mine.train(arrays(), 2, event_handler=seen_by([], 6, lambda: mine.stop()))
+    events = []
+    trainer(tmp_path, config=config).train(arrays(), 2, lambda e: (events.append(e), steps(seen)(e)))
+    assert [(e.epoch, e.first_step) for e in events if isinstance(e, fluid.BeginEpochEvent)] == [(1, 0)]
+    assert len(seen) == 6
+
+
 def test_pause_outside_of_training_does_nothing():
     mine, seen = trainer(), []
     mine.pause()
