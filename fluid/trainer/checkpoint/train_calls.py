@@ -1,8 +1,8 @@
 """Calls of `Trainer.train`: a call starts a training, continues one, or returns if an earlier run has finished it.
 
-`docs/exactness.md` promises identical bits for a script with several calls of `train`, also if the script is killed in
-one call and run again. Therefore a checkpoint holds the index of its call, and the position of the readers after each
-earlier call. `HasCheckpoints` has the methods of a Trainer that save and restore checkpoints.
+`docs/resume-exact.md` promises identical bits for a script with several calls of `train`, also if the script is killed
+in one call and run again. Therefore a checkpoint holds the index of its call, and the position of the readers after
+each earlier call. `HasCheckpoints` has the methods of a Trainer that save and restore checkpoints.
 """
 
 import logging
