@@ -156,6 +156,7 @@ class Process:
         ({}, 0, (True, [], None)),
         ({}, 5, (True, [], None)),
         ({"stopping": True}, 8, (False, ["stop"], None)),
+        ({"stopping": True}, 0, (False, ["stop"], None)),
         ({"stopping": True, "pausing": True}, 8, (False, ["pause"], None)),
         ({"received": signal.SIGTERM}, 8, (False, [], signal.SIGTERM)),
     ],

@@ -34,12 +34,9 @@ from fluid.runtime.prediction import ConstantFeeds, constant, needed_feeds, on_h
 from fluid.runtime.seeds import Seeds
 from fluid.runtime.session import ShowsProgram
 from fluid.trainer.evaluation.means import output_names, scalar_outputs
-from fluid.trainer.evaluation.total import Total
+from fluid.trainer.evaluation.total import MANY, Total
 from fluid.trainer.programs import ProgramFunction, ProgramInput, check_data
 from fluid.trainer.signals import Signals
-
-# A test warns if the output rows that it collects in memory take more than this number of bytes.
-_MANY = 64 * 2**20
 
 
 class _Last(NamedTuple):
@@ -179,7 +176,7 @@ class DatasetEvaluator:
         expected = fetch is not None or f"{program.name} rows" in self._warned
         try:
             for _ in evaluate(step, feeds, gathered, fixed):
-                if not expected and sum(gathered.kept.values()) > _MANY:
+                if not expected and sum(gathered.kept.values()) > MANY:
                     expected = True
                     self._warned.add(f"{program.name} rows")
                     warn(_many_rows(program, gathered))

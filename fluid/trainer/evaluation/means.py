@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program, Reduction, completed, whole_number
+from fluid._util.text import scaled
+from fluid.core import Program, Reduction, completed, warn_once, whole_number
 from fluid.runtime import Results
 from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.runtime.results import StackedValue
-from fluid.trainer.evaluation.total import Total
+from fluid.trainer.evaluation.total import MANY, Total
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 
@@ -329,6 +330,9 @@ class Means:
         for name, values, rest in zip(self._places, chunk.values[: len(self._places)], rests, strict=True):
             total = self._total(name, rest is not None)
             total.add_steps(completed(values, rest, total.reduction, examples))
+        kept = {name: total.size for name, total in self._totals.items() if total.size}
+        if sum(kept.values()) > MANY:
+            warn_once(self._program, "rows of an epoch", lambda: _many_rows(kept))
 
     def _total(self, name: str, has_parts: bool) -> Total:
         """Return the total of a scalar.
@@ -346,6 +350,16 @@ class Means:
 
     def _results(self) -> dict[str, Any]:
         return {name: number(total.result()) for name, total in self._totals.items()}
+
+
+def _many_rows(kept: Mapping[str, int]) -> str:
+    """Return the warning for a training that collects many rows in memory, from their bytes by name of the scalar."""
+    found = ", ".join(f"{name!r} ({scaled(size, 'B')})" for name, size in kept.items())
+    return (
+        f"the history keeps the rows of this epoch so far, in memory and in checkpoints, to compute {found}; compute "
+        f"the value from sums, layers.metric([layers.reduce_sum(x), ...], f), or in tests: trainer.test(reader, "
+        f"metrics=...)"
+    )
 
 
 @jax.jit

@@ -12,6 +12,8 @@ from fluid.core import Contribution, NestedSequenceBatch, Reduction, SequenceBat
 
 # A sum of scalars keeps at most this number of summands before it replaces them by a few numbers with an equal sum.
 _SUMMANDS = 1000
+# A test or a training warns if the rows that it collects in memory take more than this number of bytes.
+MANY = 64 * 2**20
 
 
 class Total:
@@ -47,6 +49,11 @@ class Total:
     def kind(self) -> str:
         """The kind of the rule, such as "mean"."""
         return self.reduction.kind
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of all rows in memory, also of the values that the output is a function of."""
+        return self.kept + sum(total.size for total in self._inner)
 
     def add(self, part: Contribution) -> None:
         """Add the value of one minibatch, after waiting until the device has computed it.

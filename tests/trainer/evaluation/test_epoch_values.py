@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import jaccard_score, precision_score, recall_score
 
 import fluid
-from fluid import layers
+from fluid import errors, layers
 from fluid.optimizer import SGD
 
 RNG = np.random.default_rng(0)
@@ -173,3 +173,18 @@ def test_loop_has_the_epoch_values_of_all_rows():
         for feed in loop:
             loop.step(feed)
     check({name: column[0] for name, column in loop.history.items()})
+
+
+def test_history_that_keeps_many_rows_warns_once(monkeypatch):
+    """Check a value that needs all rows of the epoch, here a median: it is exact, and said if it needs much memory."""
+
+    def outputs():
+        x = layers.data("x", shape=[2])
+        return {"loss": layers.mean(layers.square(layers.fc(x, size=1) - 1)), "median": layers.metric(x, jnp.median)}
+
+    monkeypatch.setattr("fluid.trainer.evaluation.means.MANY", 50)
+    trainer = fluid.Trainer(outputs, SGD(0.1))
+    with pytest.warns(errors.FluidWarning, match=r"rows of this epoch so far, .* 'median' \(\d+ B\)") as caught:
+        history = trainer.train(fluid.reader.arrays({"x": X}, batch_size=7), 2)
+        assert history["median"] == [pytest.approx(np.median(X))] * 2
+    assert len(caught) == 1

@@ -664,7 +664,7 @@ def test_gathering_compiles_nothing():
 
 
 def test_test_keeping_many_rows_warns_once_with_fix(monkeypatch):
-    monkeypatch.setattr("fluid.trainer.evaluation.evaluate._MANY", 50)
+    monkeypatch.setattr("fluid.trainer.evaluation.evaluate.MANY", 50)
     trainer = make()
     with pytest.warns(errors.FluidWarning, match=r"rows of 'guess' \(\d+ B\) so far") as found:
         kept = trainer.test(test_reader())["guess"]
@@ -679,7 +679,7 @@ def test_test_keeping_many_rows_warns_once_with_fix(monkeypatch):
 
 
 def test_population_keeping_many_rows_warns_once(monkeypatch):
-    monkeypatch.setattr("fluid.trainer.evaluation.evaluate._MANY", 50)
+    monkeypatch.setattr("fluid.trainer.evaluation.evaluate.MANY", 50)
     population = fluid.Population(program, SGD(0.1), size=2)
     with pytest.warns(errors.FluidWarning, match="rows of 'guess'"):
         population.test(test_reader())
