@@ -291,18 +291,23 @@ class Means:
         value over the steps into one array; the next call of this method reads the array.
         """
         first, _ = self._unread[0]
-        if not first or isinstance(first[0], StackedValue) or _is_near(first[0]) or not self._has_one_shape(_CHUNK):
+        if not first or _is_near(first[0]) or not self._are_alike(_CHUNK):
             self._fold_steps(_CHUNK)
             return
         self._fold_chunk()
         steps = [self._unread.popleft() for _ in range(_CHUNK)]
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
-    def _has_one_shape(self, count: int) -> bool:
-        """Return whether the values of the oldest steps have equal shapes; rows of a short minibatch differ."""
-        shapes = ([v.shape for v in values] for values, _ in itertools.islice(self._unread, count))
-        first = next(shapes)
-        return all(other == first for other in shapes)
+    def _are_alike(self, count: int) -> bool:
+        """Return whether the oldest steps ran in calls of their own, and returned values of equal shapes.
+
+        The rows of a short minibatch have another shape.
+        """
+        steps = [values for values, _ in itertools.islice(self._unread, count)]
+        if any(isinstance(value, StackedValue) for values in steps for value in values):
+            return False
+        shapes = [[value.shape for value in values] for values in steps]
+        return all(other == shapes[0] for other in shapes)
 
     def _fold_chunk(self) -> None:
         """Add the stacked values of several training steps, if any, to the totals."""
