@@ -4,23 +4,23 @@ Users receive parameters as a read-only dict of copies, because an assignment to
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import DictKey
 
 from fluid import checkpoint, errors
 from fluid._util.globs import select
 from fluid.checkpoint import PathLike
-from fluid.core import Array, Program, Scope, creation_paths, creation_sites, own_array, warn_once
+from fluid.core import Array, Program, Scope, creation_paths, creation_sites, own_array, warn, warn_once
 from fluid.distributed import group
 from fluid.distributed.group import whole
 from fluid.runtime.engine import Engine
 from fluid.runtime.finite import became_non_finite, warn_of_non_finite
-from fluid.runtime.freezing import FROZEN
-from fluid.runtime.parameter_updates import PREFIX
+from fluid.runtime.parameter_updates import PREFIX, Rule
 
 
 class ReadOnlyArrays(dict[str, jax.Array]):
@@ -118,25 +118,27 @@ class SavesArrays:
 
         Args:
           path: path of the file.
-          strict: False allows names that only the file or only the session has, as for `load_params`. Optimizer states
-            that the file lacks keep their values too.
+          strict: False allows names that only the file or only the session has, as for `load_params`. If the file lacks
+            an array of an optimizer state, the whole optimizer state keeps its values.
           rename: a mapping from names in the file to names in the programs, as for `load_params`. The optimizer states
             of a parameter are renamed with it.
-          skip: names and globs of arrays to leave out, as for `load_params`. The optimizer states of a skipped
-            parameter keep their values.
+          skip: names and globs of arrays to leave out, as for `load_params`, with their optimizer states. If an
+            optimizer has state of all its parameters, such as the count of updates of Adam, skip all of them or none.
           names: names and globs of the parameters to load, with their optimizer states, as for `load_params`. The step
-            counter, the random root, the learning rates and all other optimizer states keep their values.
+            counter, the random root, the learning rates and all other optimizer states keep their values. Name all
+            parameters of such an optimizer, or none.
 
         Raises:
           ParameterFileError: the file does not exist, or holds something else.
-          ParameterError: names, shapes or dtypes differ; nothing is changed then.
+          ParameterError: names, shapes or dtypes differ, or an optimizer state would fit only a part of its parameters;
+            nothing is changed then.
           UnknownNameError: a name in `skip` or `names` is neither in the file nor in the programs.
 
         Example:
           >>> import fluid
           >>> def program():
           ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="head"))
-          ...     fluid.optimizer.Adam().minimize(loss)
+          ...     fluid.optimizer.Momentum(0.1, momentum=0.9).minimize(loss)
           ...     return loss
           >>> session = fluid.Session(program)
           >>> session.save("all.session")
@@ -169,7 +171,6 @@ class SavesArrays:
             {n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites, paths=found.paths
         )
         old_names = checkpoint.renamed({name: name for name in source.arrays}, rename, path)
-        new_names = {old: new for new, old in old_names.items()}
         wanted = {name: (spec.shape, spec.dtype) for name, spec in self.scope.specs.items()}
         report = checkpoint.choose(
             source.renamed(rename),
@@ -181,33 +182,48 @@ class SavesArrays:
             allow_missing=not strict,
             allow_extra=not strict,
         )
-        here = self.state()
-        state = {name: found.arrays[old_names[name]] for name in report.taken}
         arrays = {name: found.arrays[there] for there, name in names_here(self.programs, found.arrays).items()}
-        for name, array in arrays.items():
-            owner = _owner(name, new_names) if name[0] == "@" else None
-            if owner is not None and new_names[owner] in state:
-                state[name.removesuffix(owner) + new_names[owner]] = array
-            elif name[0] == "@" and owner is None and name != FROZEN and names is None and (strict or name in here):
-                state[name] = array
-        # A parameter that the file lacks, or that is left out, keeps its value and its optimizer states.
-        left = {n for n in here if self._left(n, report.taken, unowned=names is not None)}
-        state |= {n: a for n, a in here.items() if n not in state and (not strict or n in left)}
-        if not strict:
-            state = {name: array for name, array in state.items() if name in here}
+        loaded = {name: old_names[name] for name in report.taken}  # names in the file, by names here
+        loaded |= {} if names else {"@step": "@step", "@root": "@root"}
+        # Each array of the file under these prefixes must also exist here, and `check_state` reports those that do not.
+        complete = [] if skip or names else [_SLOTS]
+        for program, rules in self.engine.rules.items():
+            for index, rule in enumerate(rules):
+                left = sorted(rule.settings.keys() - report.taken)
+                if len(left) == len(rule.settings):
+                    continue
+                slots = {}
+                for slot, owner in _owners(program, index, rule, self.scope.slots[program][index]):
+                    if owner is None and left:
+                        options = {"strict": None if strict else False, "rename": rename, "skip": skip, "names": names}
+                        given = [f", {name}={value!r}" for name, value in options.items() if value not in (None, ())]
+                        raise errors.ParameterError(
+                            f"Session.load leaves out {', '.join(left[:4])}{', ...' if len(left) > 4 else ''} of the "
+                            f"{len(rule.settings)} parameters of {type(rule.optimizer).__name__} in {program}, but "
+                            f"{slot_name(slot)!r} in its state belongs to all of them, and fits only the old values or "
+                            f"only the new ones. Load all of them, or the parameters without optimizer state: "
+                            f"session.load_params({os.fspath(path)!r}{''.join(given)})"
+                        )
+                    if owner not in left:
+                        there = [DictKey(old_names[owner]) if owner and key == DictKey(owner) else key for key in slot]
+                        slots[slot_name(slot)] = slot_name(there)
+                if not strict and (lacking := slots.values() - arrays.keys()):
+                    warn(
+                        f"{os.fspath(path)!r} has no {min(lacking)}; the state of {type(rule.optimizer).__name__} in "
+                        f"{program} keeps its values, expected a file of the same optimizer"
+                    )
+                    continue
+                loaded |= slots
+                complete += [] if left else [f"{_SLOTS}{program}/{index}/"]
+                rate = f"{PREFIX}{program}/{index}"
+                loaded |= {} if names else {rate: rate}
+        if strict:
+            extra = arrays.keys() - loaded.values()
+            loaded |= {name: name for name in extra if name.startswith(tuple(complete))}
+        else:
             report.tell()
-        return state
-
-    def _left(self, name: str, taken: Collection[str], unowned: bool) -> bool:
-        """Return True if an array of this session keeps its value, because its parameter is not loaded.
-
-        Args:
-          name: the name of the array, as in the dict that `state` returns.
-          taken: the names of the parameters that are loaded.
-          unowned: the return value for state that belongs to no parameter, such as the step counter.
-        """
-        owner = name if name in self.scope.specs else _owner(name, self.scope.specs)
-        return name == FROZEN or (unowned if owner is None else owner not in taken)
+        kept = {name: array for name, array in self.state().items() if name not in loaded}
+        return kept | {name: arrays[there] for name, there in loaded.items() if there in arrays}
 
     def save_params(self, path: PathLike, names: str | Sequence[str] | None = None) -> None:
         """Write parameters and states to one file; see `fluid.io.save_arrays`.
@@ -587,16 +603,14 @@ def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
     return (old + rate * (new - old)).astype(old.dtype) if jnp.issubdtype(old.dtype, jnp.inexact) else new + 0
 
 
-def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the name of the parameter to which an optimizer state belongs; None if it belongs to no parameter.
+def _owners(program: str, index: int, rule: Rule, slots: Any) -> Iterator[tuple[Any, str | None]]:
+    """Yield each array of the optimizer state `slots` of a `minimize` call, as its path in the tree `Scope.slots`.
 
-    The name of an optimizer state ends with the name of its parameter. If several names fit, the longest is correct.
-
-    Args:
-      slot: the name of the optimizer state, such as `@slots/.../fc_0.w_0`.
-      names: the names to choose from: names of parameters, and also of states, which own no optimizer state.
+    With each path comes the name of the parameter to which the array belongs; None if it belongs to all parameters.
     """
-    return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
+    for path, _ in jax.tree_util.tree_flatten_with_path({program: {index: slots}})[0]:
+        keys = [key.key for key in path[2:] if isinstance(key, DictKey)]
+        yield path, next((key for key in reversed(keys) if key in rule.settings), None)
 
 
 def slot_name(path: Any) -> str:
