@@ -40,8 +40,8 @@ class Scope(MutableMapping[str, jax.Array]):
     Attributes:
       specs: ParameterSpec by name.
       arrays: the arrays by name; a training step donates the buffers and stores new arrays.
-      slots: one optimizer state for each call of `minimize`, by program and index of the call.
-      step: the number of completed training steps, int32 scalar.
+      slots: one optimizer state for each call of `minimize`, by program and index of the call; donated like `arrays`.
+      step: the number of completed training steps, int32 scalar; donated like `arrays`.
       root: the key data, uint32 [2], from which all random keys of the Session are computed.
       lock: a lock for steps that donate and replace arrays, and for code that reads several arrays.
       trained: True if the Session has training steps, which donate arrays.

@@ -11,6 +11,7 @@ from fluid.core import TRAIN, fitting
 from fluid.handlers.nan_report import investigate
 from fluid.runtime import Request, bind
 from fluid.runtime.finite import Health
+from fluid.runtime.state_io import live_state
 from fluid.runtime.step import TrainingState
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.device_calls import StepRequest
@@ -99,7 +100,7 @@ class TerminateOnNaN(Handler):
           NonFiniteError: a parameter is non-finite before the first step.
         """
         state = self._state()
-        self._slot_names = [name for name in self.trainer.session.state() if name.startswith("@slots/")]
+        self._slot_names = [name for name in live_state(self.trainer.session) if name.startswith("@slots/")]
         # Arrays that are non-finite before the first step are not checked later: a state of the program or the
         # optimizer may start with an infinity. But a parameter that is non-finite before the first step is an error.
         self._health = Health.at_start(self._by_name(state))

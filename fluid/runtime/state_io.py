@@ -102,9 +102,7 @@ class SavesArrays:
 
     def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer state, step counter and random root atomically to one file."""
-        with self.scope.lock:
-            state = jax.tree.map(jnp.copy, self.state())
-        self._write(path, state, "session")
+        self._write(path, self.state(), "session")
 
     def load(
         self,
@@ -222,7 +220,7 @@ class SavesArrays:
             loaded |= {name: name for name in extra if name.startswith(tuple(complete))}
         else:
             report.tell()
-        kept = {name: array for name, array in self.state().items() if name not in loaded}
+        kept = {name: array for name, array in live_state(self).items() if name not in loaded}
         return kept | {name: arrays[there] for name, there in loaded.items() if there in arrays}
 
     def save_params(self, path: PathLike, names: str | Sequence[str] | None = None) -> None:
@@ -472,13 +470,10 @@ class SavesArrays:
         are frozen, the entry `@frozen` lists them.
 
         Returns:
-          The arrays themselves, not copies. The next training step donates their buffers, so copy or write them first.
+          Copies of the arrays, which stay valid during further training.
         """
-        self._check_open()
-        slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        named = {slot_name(path): value for path, value in slots}
-        optional = self._optional_state()
-        return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
+        with self.scope.lock:
+            return {name: own_array(array) for name, array in live_state(self).items()}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Restore the arrays that the method `state` returned, in this session or another one with equal programs.
@@ -491,8 +486,9 @@ class SavesArrays:
         state = {name: state[there] for there, name in names_here(self.programs, state).items()}
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
         # All code that can raise an error runs first, so that an error leaves the session unchanged.
-        names = self.state().keys() - self._optional_state().keys()
-        new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
+        here = live_state(self)
+        names = here.keys() - self._optional_state().keys()
+        new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, here)
         new |= {name: state[name] for name in names.intersection(own)}
         self.scope.slots = jax.tree.unflatten(structure, [new[slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
@@ -542,9 +538,21 @@ class SavesArrays:
         """Return the optional entries of `state`: the learning rates that a user has set, and the frozen names."""
         return {**self.engine.rates.state(), **self.engine.freezing.state()}
 
+    def _live_state(self) -> dict[str, Any]:
+        """Return the arrays that `state` copies; subclasses add the arrays that they need to continue."""
+        scope = self.scope
+        slots = {slot_name(path): value for path, value in jax.tree_util.tree_leaves_with_path(scope.slots)}
+        return {**scope.arrays, **slots, "@step": scope.step, "@root": scope.root, **self._optional_state()}
+
     def _check_open(self) -> None:
         if self._closed:
             raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
+
+
+def live_state(session: SavesArrays) -> dict[str, Any]:
+    """Return the arrays of `Session.state` themselves, not copies. The next training step donates their buffers."""
+    session._check_open()
+    return session._live_state()
 
 
 def check_state(
@@ -572,7 +580,7 @@ def check_state(
     found = {name: found[there] for there, name in names_here(session.programs, found).items()}
     engine = session.engine
     here = session._optional_state()
-    wanted = {n: (v.shape, str(v.dtype)) for n, v in session.state().items() if n not in here}
+    wanted = {n: (v.shape, str(v.dtype)) for n, v in live_state(session).items() if n not in here}
     optional = {**engine.rates.optional(found), **engine.freezing.optional(found)}
     sites = creation_sites(session.scope.specs)
     checkpoint.check_match(found, wanted | optional, where, advice=advice, sites=sites, sites_there=sites_there)
@@ -608,7 +616,7 @@ def _owners(program: str, index: int, rule: Rule, slots: Any) -> Iterator[tuple[
 
     With each path comes the name of the parameter to which the array belongs; None if it belongs to all parameters.
     """
-    for path, _ in jax.tree_util.tree_flatten_with_path({program: {index: slots}})[0]:
+    for path, _ in jax.tree_util.tree_leaves_with_path({program: {index: slots}}):
         keys = [key.key for key in path[2:] if isinstance(key, DictKey)]
         yield path, next((key for key in reversed(keys) if key in rule.settings), None)
 

@@ -311,14 +311,14 @@ class PopulationSession(Session):
             )
         super().set_learning_rates(rates, program)
 
-    def state(self) -> dict[str, Any]:
+    def _live_state(self) -> dict[str, Any]:
         """Return all arrays that another session needs to continue the training of the population, by name.
 
         The dict has the arrays of `Session.state`. `@active` holds the flags of the active members (trainings that are
         not stopped), and `@vary/NAME` holds the values of the varied hyperparameter `NAME`.
         """
         differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
-        return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
+        return {**super()._live_state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
         """Restore the arrays that `state` of a session with an equal program returned; see `Session.restore`.

@@ -13,6 +13,7 @@ from fluid.core import Program
 from fluid.distributed import Group
 from fluid.reader.pipeline import Batches
 from fluid.runtime import Session
+from fluid.runtime.state_io import live_state
 from fluid.trainer.checkpoint.checkpoints import describe_optimizers, digests_of
 from fluid.trainer.device_calls import DeviceCall, Policy
 from fluid.trainer.resume import Progress
@@ -150,7 +151,7 @@ def compare(group: Group, session: Session, programs: Sequence[Program], **setti
         "what the layers compute": digests_of(programs),
     }
     group.compare("what they train", described)
-    group.compare("their parameters", {n: _checksum_of(v) for n, v in sorted(session.state().items())})
+    group.compare("their parameters", {n: _checksum_of(v) for n, v in sorted(live_state(session).items())})
 
 
 def _described(program: Program) -> dict[str, list[str]]:

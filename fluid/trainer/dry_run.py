@@ -21,6 +21,7 @@ from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.seeds import Seeds
+from fluid.runtime.state_io import live_state
 from fluid.trainer.evaluation.evaluate import DatasetEvaluator
 from fluid.trainer.programs import ProgramInput
 
@@ -234,7 +235,7 @@ def unchanged(session: Session, reader: ReaderLike | None) -> Iterator[None]:
     """
     keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
     position = reader.state() if keeps_position else None  # type: ignore[union-attr]
-    state = {name: np.array(value) for name, value in session.state().items()}
+    state = {name: np.array(value) for name, value in live_state(session).items()}
     seeds, session.engine.seeds = session.engine.seeds, Seeds("check", 0)
     try:
         yield

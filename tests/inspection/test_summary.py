@@ -13,6 +13,7 @@ from inspection import nets
 
 import fluid
 from fluid import errors, layers
+from fluid.runtime.state_io import live_state
 
 ORIGINAL = pathlib.Path(__file__).parent.parent / "data" / "paddle"
 
@@ -141,10 +142,10 @@ def test_a_paddle_model_lists_layers_and_parameters():
 
 def test_summary_and_draw_change_no_state():
     trainer = fluid.Trainer(nets.digits, fluid.optimizer.Adam(1e-3))
-    before = trainer.session.state()
+    before = live_state(trainer.session)
     fluid.summary(trainer)
     fluid.draw(trainer)
-    after = trainer.session.state()
+    after = live_state(trainer.session)
     assert all(after[name] is value for name, value in before.items())
     assert not trainer.session.compilations
 

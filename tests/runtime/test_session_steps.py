@@ -49,6 +49,18 @@ def test_a_step_trains_in_any_session_mode():
     assert int(session.scope.step) == 1 and results.keys() == ["loss", "learning_rate_0"]
 
 
+def test_state_goes_back_to_an_earlier_step():
+    session = fluid.Session(minimised, seed=3)
+    session.step({"x": X, "y": Y})
+    earlier, expected = session.state(), held(session)
+    losses = [float(session.step({"x": X, "y": Y})["loss"]) for _ in range(3)]
+    assert_equal({name: np.array(value) for name, value in earlier.items()}, expected)
+    session.restore(earlier)
+    assert [float(session.step({"x": X, "y": Y})["loss"]) for _ in range(3)] == losses
+    session.restore(earlier)
+    assert_equal(held(session), expected)
+
+
 def test_a_program_without_a_loss_has_no_step():
     with pytest.raises(errors.ArgumentError, match=r"minimises nothing.*session.run\('small', feed\)"):
         fluid.Session(small).step({"x": X, "y": Y})

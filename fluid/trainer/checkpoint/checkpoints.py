@@ -30,7 +30,7 @@ from fluid.distributed import group
 from fluid.distributed.group import is_here
 from fluid.runtime import Session
 from fluid.runtime.finite import Health
-from fluid.runtime.state_io import check_state, names_here
+from fluid.runtime.state_io import check_state, live_state, names_here
 from fluid.trainer.checkpoint.config import BestMeasured, CheckpointConfig, Score, check_shared
 from fluid.trainer.checkpoint.writer import Writer
 from fluid.trainer.device_calls import DeviceCall, Policy
@@ -98,7 +98,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     changed = (
         "" if before in (None, now) else f"{' and '.join(before)} when it was written, and {' and '.join(now)} now"
     )
-    same_parameters = _parameters(found) == _parameters(session.state())
+    same_parameters = _parameters(found) == _parameters(live_state(session))
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
     check_state(session, found, where, advice, *(meta.get(key) or {} for key in ("sites", "paths")))
     ArraySource({}, where, table=meta.get("table")).check_table(session.table)
@@ -498,7 +498,7 @@ class Checkpoints(NoCheckpoints):
         On a CPU, the returned arrays share memory with the session. This is safe: before a training step donates
         (reuses) a shared buffer, XLA copies the buffer.
         """
-        state = self._session.state()
+        state = live_state(self._session)
         if self._group.size > 1:
             return state
         return dict(zip(state, jax.device_get(list(state.values())), strict=True))
@@ -509,7 +509,7 @@ class Checkpoints(NoCheckpoints):
         Arrays that are divided among processes are returned on the devices, sharded as in the session.
         """
         try:
-            shared = {n: a.sharding for n, a in self._session.state().items() if a.size and not is_here(a)}
+            shared = {n: a.sharding for n, a in live_state(self._session).items() if a.size and not is_here(a)}
             here = names_here(self._session.programs, self.folder.meta(step)["arrays"])
             divided = {there: shared[name] for there, name in here.items() if name in shared}
             found = self.folder.arrays(step, divided)

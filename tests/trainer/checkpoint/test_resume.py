@@ -14,6 +14,7 @@ from resumed_programs import ROWS, X, Y, arrays, assert_equal, program, seen_by,
 
 import fluid
 from fluid import errors
+from fluid.runtime.state_io import live_state
 from fluid.trainer.checkpoint.writer import Writer
 
 WORDS = [[int(w) for w in shared.RNG.integers(0, 30, size=shared.RNG.integers(1, 20))] for _ in range(44)]
@@ -447,7 +448,7 @@ def test_row_09_resumed_step_donates_the_same_buffers(tmp_path):
     trainer(tmp_path, program).train(arrays())
     taken = []
     for mine in (trainer(None, program), trainer(tmp_path, program)):
-        before = mine.session.state()
+        before = live_state(mine.session)
         mine.train(arrays(), num_epochs=2, event_handler=seen_by([], 1, mine.stop))
         taken.append({name for name, value in before.items() if value.is_deleted()})
     assert taken[0] == taken[1] and len(taken[0]) > 10
