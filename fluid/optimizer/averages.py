@@ -272,8 +272,8 @@ class Average:
     def apply(self, target: Any, need_restore: bool = True) -> Iterator[None]:
         """Replace the parameters by their averages in a `with` block, for tests, inference and saving.
 
-        Inside the block, a training step that changes these parameters raises an error, because the end of the block
-        would undo the step.
+        The end of the block keeps parameters that were loaded, assigned or copied inside it. A training step inside the
+        block raises an error if it changes these parameters, because the end of the block would undo the step.
 
         Args:
           target: a Session, or a Trainer.
@@ -284,19 +284,19 @@ class Average:
         """
         session = _session(target)
         values = self.values(session)
-        # If `apply` is used in nested `with` blocks, only the outermost block stores the original parameters.
-        first = self not in session.engine.replaced
-        if first:
-            session.engine.replaced[self] = {n: session.scope.arrays[n] for n in values}
+        replaced = session.engine.replaced
+        first = self not in replaced  # of nested `with` blocks, only the outermost one restores
+        before = {**session.scope.arrays, **self._unchanged(session)}
+        replaced[self] = {n: (before[n], value) for n, value in values.items()}
         session.scope.arrays.update(values)
         try:
             yield
         finally:
-            if need_restore and first and self in session.engine.replaced:
+            if need_restore and first and self in replaced:
                 self.restore(session)
 
     def restore(self, target: Any) -> None:
-        """Restore the parameters that `apply(target, need_restore=False)` has replaced by their averages.
+        """Restore the parameters that `apply(target, need_restore=False)` has replaced, and that still are averages.
 
         Another Average object with equal settings may also have called `apply`.
 
@@ -312,7 +312,13 @@ class Average:
                 "there is nothing to restore: `with average.apply(trainer):` restores at its end; restore() belongs to "
                 "average.apply(trainer, need_restore=False)"
             )
-        session.scope.arrays.update(session.engine.replaced.pop(self))
+        session.scope.arrays.update(self._unchanged(session))
+        del session.engine.replaced[self]
+
+    def _unchanged(self, session: Any) -> dict[str, Any]:
+        """Return the original values of the replaced parameters that nothing has set since, by name."""
+        arrays, replaced = session.scope.arrays, session.engine.replaced.get(self, {})
+        return {name: original for name, (original, average) in replaced.items() if arrays[name] is average}
 
 
 class ExponentialState(NamedTuple):

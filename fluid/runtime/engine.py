@@ -86,8 +86,8 @@ class Engine:
       scope: the arrays by name, with optimizer states, step counter and random root.
       rates: the learning rates of all programs.
       freezing: the frozen parameters, which training does not change.
-      replaced: for each moving average that now stands in place of parameters, the original values of these parameters;
-        no training step may change these parameters.
+      replaced: for each moving average that now stands in place of parameters, the original and the averaged array of
+        these parameters, by name; no training step may change these parameters.
       seeds: seeds of the runs in test mode; training steps and checkpoints do not use these seeds.
       compilations: all compilations so far.
       guard: delays Ctrl-C until a step has ended.
@@ -115,7 +115,7 @@ class Engine:
         self.scope = Scope(seed, self.place)
         self.rates = Rates(self.place)
         self.freezing = Freezing(self.scope, self.rules, self.place, self.members)
-        self.replaced: dict[Hashable, dict[str, jax.Array]] = {}
+        self.replaced: dict[Hashable, dict[str, tuple[jax.Array, jax.Array]]] = {}
         self.seeds = Seeds("Session", int(seed) % 2**64)
         self.compilations = Compilations()
         self.guard = InterruptGuard()

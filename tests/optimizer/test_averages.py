@@ -214,6 +214,25 @@ def test_apply_swaps_and_swaps_back(average):
     train(session, 1)
 
 
+@AVERAGES
+def test_parameters_that_are_set_inside_a_block_stay(average, tmp_path):
+    session = averaging(average)
+    names = list(average.values(session))
+    session.save_params(tmp_path / "start")
+    start = dict(session.scope)
+    train(session, 5)
+    before = dict(session.scope)
+    with average.apply(session):
+        session.load_params(tmp_path / "start", names=names[0])
+        with average.apply(session):
+            session.scope[names[1]] = np.full(before[names[1]].shape, 7.0)
+        np.testing.assert_array_equal(session.scope[names[0]], average.values(session)[names[0]])
+    for name, value in session.scope.items():
+        want = {names[0]: start[name], names[1]: np.full(value.shape, 7.0)}.get(name, before[name])
+        np.testing.assert_array_equal(value, want, err_msg=name)
+    train(session, 1)
+
+
 def test_restore_when_the_user_says():
     ema = ExponentialMovingAverage(0.9)
     session = averaging(ema)
