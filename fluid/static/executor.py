@@ -295,7 +295,9 @@ class Executor:
         use_program_cache: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
-        """Run a program once, and return the fetched values. A startup program initializes the parameters.
+        """Run a program once, and return the fetched values.
+
+        A startup program initializes the parameters. Layers that were recorded into it run after that.
 
         Args:
           program: a Program or CompiledProgram; by default the default main program.
@@ -319,9 +321,14 @@ class Executor:
         del feed_var_name, fetch_var_name, use_program_cache, use_prune
         found = plain_program(program)
         scope = scope or global_scope()
-        if found.mains and not found.version:
+        if found.mains and found.feeds:
+            raise errors.ProgramError(
+                f"this startup program has the feed {min(found.feeds)!r}, and each run of it would initialize the "
+                f"parameters again; record the layers into a program of their own: "
+                f"with fluid.program_guard(fluid.Program(), startup): ..."
+            )
+        if found.mains:
             scope.initialise(found, self.place)
-            return []
         if not found.version:
             return []
         scope = scope.running

@@ -102,6 +102,44 @@ def test_a_variable_of_another_program_is_refused():
             layers.fc(x, size=1)
 
 
+def test_operators_are_recorded_into_the_guarded_program():
+    with fresh() as (main, _):
+        y = layers.fc(layers.data("x", shape=[3]), size=2, bias_attr=False)
+        test, calls = main.clone(for_test=True), len(main.ops)
+    with fluid.program_guard(test, fluid.Program()):
+        found = (2.0 - y[:, 0]).astype("float64") * 100.0
+    assert found.program is test and len(main.ops) == calls and len(test.ops) == calls + 4
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        for use in (lambda: -y, lambda: y < 1.0, lambda: y.astype("int64"), lambda: y[0]):
+            with pytest.raises(fluid.errors.ProgramError, match="belongs to another program"):
+                use()
+    assert (y + 1.0).program is main  # without a guard
+
+
+def test_layers_of_startup_programs_run_after_initial_values():
+    with fresh() as (main, startup), fluid.scope_guard(fluid.Scope()):
+        attr = fluid.ParamAttr(name="w", initializer=fluid.initializer.Constant(3.0))
+        y = layers.fc(layers.data("x", shape=[2]), size=1, param_attr=attr)
+        with fluid.program_guard(startup, startup):
+            half = layers.fill_constant([2, 1], "float32", 0.5)
+            layers.assign(half * main.global_block().var("w"), output=main.global_block().var("w"))
+            limit = layers.create_global_var([1], 2.0, "float32", persistable=True, name="limit")
+            layers.assign(limit * 2.0, output=limit)
+        exe = fluid.Executor(fluid.CPUPlace())
+        for _ in range(2):
+            exe.run(startup)
+            assert np.array(fluid.global_scope().find_var("limit")) == 4.0
+            assert exe.run(main, feed={"x": np.ones((1, 2), "float32")}, fetch_list=[y])[0] == 3.0
+
+
+def test_one_program_in_both_roles_is_refused():
+    both = fluid.Program()
+    with fluid.program_guard(both, both), fluid.unique_name.guard():
+        layers.fc(layers.data("x", shape=[2]), size=1)
+    with pytest.raises(fluid.errors.ProgramError, match="this startup program has the feed 'x'"):
+        fluid.Executor(fluid.CPUPlace()).run(both, feed={"x": np.ones((1, 2), "float32")})
+
+
 def test_a_name_is_used_once():
     with fresh():
         x = layers.data("x", shape=[3])

@@ -257,7 +257,7 @@ def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) ->
     """
     if array is None:
         array = create_array(x.dtype)
-    program = array.program
+    program = array.program.guarded()
     program.apply(_Written(array), (x, i), into=[array])
     array.writes = (*array.writes, Write(i, i.constant, program.present_block))
     for block in program.present_block.open_blocks():
@@ -278,7 +278,7 @@ def array_read(array: ArrayVariable, i: Variable) -> Variable:
       >>> fluid.layers.array_read.__name__  # see array_write
       'array_read'
     """
-    return array.program.apply(layers.array_read, (array, i))
+    return array.program.guarded().apply(layers.array_read, (array, i))
 
 
 def array_length(array: ArrayVariable) -> Variable:
@@ -292,7 +292,7 @@ def array_length(array: ArrayVariable) -> Variable:
       >>> fluid.layers.array_length.__name__  # see array_write
       'array_length'
     """
-    return array.program.apply(layers.array_length, (array,))
+    return array.program.guarded().apply(layers.array_length, (array,))
 
 
 class _Written:

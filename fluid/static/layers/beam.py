@@ -193,7 +193,7 @@ def beam_search_decode(
             f"layers.beam_search_decode: no search was written into {ids.name!r}; in the block of the While, write "
             f"layers.array_write(selected_ids, array=ids, i=counter)"
         )
-    return ids.program.apply(_Sentences(beams, beam_size, end_id, name), (ids, scores))
+    return ids.program.guarded().apply(_Sentences(beams, beam_size, end_id, name), (ids, scores))
 
 
 class _Sentences:

@@ -280,7 +280,8 @@ class IfElse:
                 f"layers.IfElse: the true block has {len(sides[0])} outputs and the false block {len(sides[1])}; both "
                 f"need as many, and at least one"
             )
-        return [self._cond.program.apply(layers.where, (self._cond, a, b)) for a, b in zip(*sides, strict=True)]
+        program = self._cond.program.guarded()
+        return [program.apply(layers.where, (self._cond, a, b)) for a, b in zip(*sides, strict=True)]
 
     @contextlib.contextmanager
     def _block(self, side: bool) -> Iterator[None]:

@@ -328,6 +328,10 @@ class Program:
         call = Call(function, args, kwargs, prefix=prefix, assigns=into is not None, site=site, blocks=blocks)
         return self._record(call, into)
 
+    def guarded(self) -> "Program":
+        """Return the program of the surrounding `program_guard`, which records operators too; without one, `self`."""
+        return self if _programs.get() is _DEFAULTS else default_main_program()
+
     def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
         """Create and return a variable of the current block; without `name`, the variable gets an automatic name."""
         variable = Variable(self, name or unique_name.generate("tmp"), structs, self._current)

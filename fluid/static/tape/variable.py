@@ -104,7 +104,7 @@ class Variable:
 
     def astype(self, dtype: Any) -> "Variable":
         """Return the variable converted to `dtype`, by `layers.cast`."""
-        return self.program.apply(layers.cast, (self, dtype))
+        return self.program.guarded().apply(layers.cast, (self, dtype))
 
     def check(self) -> None:
         """Do nothing; subclasses raise an error before a run if, for example, the capacity of an array is unknown."""
@@ -147,7 +147,7 @@ class Variable:
         return self._both()[0]
 
     def __getitem__(self, index: Any) -> "Variable":
-        return self.program.apply(operator.getitem, (self, index))
+        return self.program.guarded().apply(operator.getitem, (self, index))
 
     def __len__(self) -> int:
         raise errors.ArgumentTypeError(f"{self!r} has no length while it is written down; use layers.shape(x)")
@@ -222,14 +222,14 @@ class Persistent(Variable):
 
 def _binary(function: Callable[[Any, Any], Any], swapped: bool) -> Callable[[Variable, Any], Variable]:
     def method(self: Variable, other: Any) -> Variable:
-        return self.program.apply(function, (other, self) if swapped else (self, other))
+        return self.program.guarded().apply(function, (other, self) if swapped else (self, other))
 
     return method
 
 
 def _unary(function: Callable[[Any], Any]) -> Callable[[Variable], Variable]:
     def method(self: Variable) -> Variable:
-        return self.program.apply(function, (self,))
+        return self.program.guarded().apply(function, (self,))
 
     return method
 
