@@ -207,24 +207,33 @@ def _check_schedule(optimizer: Any) -> None:
     """Warn of a learning rate function that does not depend on its argument, the number of updates.
 
     Raises:
-      ArgumentError: the function does not return a scalar, or JAX cannot trace the function.
+      ArgumentError: the function does not return one number, or JAX cannot trace the function.
     """
     schedule = optimizer.declared_rate
     if not callable(schedule):
         return
     shown = f"learning_rate={getattr(schedule, '__name__', type(schedule).__name__)}"
-    count = jax.ShapeDtypeStruct((), jnp.int32)
+
+    def rate(given: Mapping[str, Any]) -> Any:
+        found = schedule(given["count"])
+        is_array = isinstance(found, np.ndarray | np.generic | jax.Array)
+        dtype = found.dtype if is_array else np.dtype(type(found) if isinstance(found, int | float) else object)
+        if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)) or jnp.shape(found):
+            what = f"a rate of {dtype} and shape {list(found.shape)}" if is_array else repr(found)
+            raise errors.ArgumentError(
+                f"{shown}: the function returned {what}, expected one number for an update, as in "
+                f"learning_rate=lambda updates_done: 0.1 * 0.99**updates_done"
+            )
+        return found
+
     try:
-        shape = jax.eval_shape(lambda: jnp.asarray(schedule(jnp.zeros((), jnp.int32)))).shape
-        constant = bool(unneeded(lambda given: schedule(given["count"]), {"count": count}))
+        constant = bool(unneeded(rate, {"count": jax.ShapeDtypeStruct((), jnp.int32)}))
     except jax.errors.JAXTypeError as error:
         raise errors.ArgumentError(
             f"{shown}: the function is compiled into the step, so that it has no number of updates to look at, but a "
             f"value that stands for every such number. Use jax.numpy: jnp.where(updates_done < 1000, 0.1, 0.01), or "
             f"fluid.layers.piecewise_decay([1000], [0.1, 0.01])"
         ) from error
-    if shape != ():
-        raise errors.ArgumentError(f"{shown}: found a rate of shape {list(shape)}, expected one number for an update")
     if constant and not getattr(schedule, "__module__", "").startswith(_SCHEDULES):
         warn(
             f"{shown} does not depend on its argument, the number of updates done: it is called while a step is "

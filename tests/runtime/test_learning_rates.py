@@ -89,8 +89,23 @@ def test_a_schedule_with_python_conditions_names_jnp_where():
     for schedule in (lambda count: 0.1 if count < 100 else 0.01, lambda count: 0.1 * 0.9 ** int(count)):
         with pytest.raises(errors.ArgumentError, match=r"jnp.where\(updates_done < 1000, 0.1, 0.01\)"):
             fluid.Trainer(loss_of, fluid.optimizer.SGD(schedule))
-    with pytest.raises(errors.ArgumentError, match=r"shape \[1\]"):
-        fluid.Trainer(loss_of, fluid.optimizer.SGD(lambda count: jnp.ones(1) * count))
+
+
+@pytest.mark.parametrize(
+    ("rate", "found"),
+    [
+        (lambda count: None, "returned None"),
+        (lambda count: "0.1", "returned '0.1'"),
+        (lambda count: [0.1 * count], r"returned \[.*\], expected one number"),
+        (lambda count: jnp.ones(1) * count, r"float32 and shape \[1\]"),
+        (lambda count: np.full((2, 1), 0.1), r"float64 and shape \[2, 1\]"),
+        (lambda count: count < 3, r"bool and shape \[\]"),
+        (lambda count: np.array("fast"), "a rate of <U4"),
+    ],
+)
+def test_a_schedule_that_returns_no_number_is_refused(rate, found):
+    with pytest.raises(errors.ArgumentError, match=f"learning_rate=<lambda>: the function .*{found}"):
+        fluid.Trainer(loss_of, fluid.optimizer.SGD(rate))
 
 
 class Computing:
