@@ -2,7 +2,8 @@
 
 import fnmatch
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from fluid import errors
 
@@ -52,6 +53,31 @@ def select(patterns: str | Sequence[str], known: Collection[str], owner: str) ->
             raise errors.UnknownNameError(f"{owner}: {pattern!r} {what}. {errors.nearest(pattern, likely)}")
         found.update(matching)
     return [name for name in known if name in found]
+
+
+def pattern_of(name: str, rules: Mapping[str, Any], owner: str) -> str | None:
+    """Return the key of `rules` that applies to a name: the name itself, or else the glob that matches; None if none.
+
+    Args:
+      name: the name.
+      rules: values by name or glob.
+      owner: the argument that takes the rules, for messages, such as "shardings".
+
+    Raises:
+      ArgumentError: two globs match, and have different values.
+
+    Example:
+      >>> [pattern_of(name, {"fc_*": 1, "fc_0": 2}, "shardings") for name in ("fc_0", "fc_1", "emb")]
+      ['fc_0', 'fc_*', None]
+    """
+    matching = [name] if name in rules else [p for p in rules if fnmatch.fnmatchcase(name, p)]
+    for other in matching[1:]:
+        if rules[other] != rules[matching[0]]:
+            raise errors.ArgumentError(
+                f"{owner}: both {matching[0]!r} and {other!r} match {name!r}, with different values; expected one glob "
+                f"for each name. Add the full name, which comes before globs: {owner}={{{name!r}: ...}}"
+            )
+    return matching[0] if matching else None
 
 
 def _groups(names: Collection[str]) -> list[str]:

@@ -1,13 +1,12 @@
 """Layers on different devices: the equations of a step are split by device, and compiled separately for each device."""
 
-import fnmatch
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from fluid._util.globs import select
+from fluid._util.globs import pattern_of, select
 from fluid.core import Program, own_array
 from fluid.core.equations import DEFAULT, device_in, is_literal
 from fluid.place import OneDevice, device_of
@@ -21,7 +20,7 @@ class OnDevices(OneDevice):
 
     Args:
       device: the device of feeds, and of arrays for which no other device is set.
-      places: devices by name or glob of arrays. The first match decides, and overrides `fluid.device_guard`.
+      places: devices by name or glob of arrays, see `pattern_of`. A match overrides `fluid.device_guard`.
 
     Attributes:
       device: the device of feeds, and of arrays for which no other device is set.
@@ -48,9 +47,9 @@ class OnDevices(OneDevice):
     def add(self, program: Program) -> None:
         """Register a program: choose the device of each parameter and state."""
         for name, spec in (program.parameters | program.states).items():
-            chosen = [device for pattern, device in self._rules.items() if fnmatch.fnmatchcase(name, pattern)]
+            pattern = pattern_of(name, self._rules, "shardings")
             guard = device_of(spec.device) if spec.device else self.device
-            self._devices.setdefault(name, (*chosen, guard)[0])
+            self._devices.setdefault(name, guard if pattern is None else self._rules[pattern])
 
     def check(self, names: Collection[str]) -> None:
         """Check that each name or glob in `shardings=` matches one of `names`.

@@ -2,8 +2,9 @@
 
 The first of these rules that applies to a parameter decides:
 
-1. `shardings=`: the first entry whose name or glob matches. `{"fc_*.w_0": (None, "model")}` divides the columns of
-   `fc_0.w_0` over `model`. In `layers.repeat`, where the array is a stack of blocks, an entry is for the entire stack.
+1. `shardings=`: the entry with the name of the parameter, else the glob that matches; two globs with different values
+   are an error. `{"fc_*.w_0": (None, "model")}` divides the columns of `fc_0.w_0` over `model`. In `layers.repeat`,
+   where the array is a stack of blocks, an entry is for the entire stack.
 2. `ParamAttr(sharding=("model",))` divides the rows. In a block of `layers.repeat`, it is for the array of one block.
 3. Otherwise the parameter is replicated on every device.
 
@@ -19,7 +20,7 @@ States, such as the statistics of `batch_norm`, follow rules 1 to 4. The optimiz
 the parameter.
 """
 
-import fnmatch
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid import errors
-from fluid._util.globs import select
+from fluid._util.globs import pattern_of, select
 from fluid.core import FSDP, Axes, ParameterSpec, Program, axes_of, check_stages, partition, stack_axes
 from fluid.param_attr import Shardings
 
@@ -85,10 +86,11 @@ class ShardingRules:
           table: True for a parameter whose rows are looked up, as by `layers.embedding`.
 
         Raises:
-          ArgumentError: a sharding is invalid, names an axis that the mesh does not have, or does not divide the shape.
+          ArgumentError: a sharding is invalid, names an axis that the mesh does not have, or does not divide the shape;
+            or two globs match, and differ.
         """
         stack = self._stack(name, spec)
-        pattern = next((p for p in self._shardings if p == name or fnmatch.fnmatchcase(name, p)), None)
+        pattern = pattern_of(name, self._shardings, "shardings")
         own = getattr(spec.settings, "sharding", None)
         found, keeps_whole = partition(stack) if any(stack) else PartitionSpec(), False
         if pattern is not None:
@@ -115,8 +117,9 @@ class ShardingRules:
     def follow(self, path: Sequence[Any], shape: tuple[int, ...], specs: Divided) -> PartitionSpec:
         """Return the PartitionSpec of an array of the optimizer state, derived from the parameter that it belongs to.
 
-        An array that has only the first dimensions of its parameter, such as one number for each row, is divided like
-        these dimensions. An array that belongs to no parameter is divided over "fsdp", if this is possible.
+        An array that has only some dimensions of its parameter, such as one number for each row, is divided like these
+        dimensions. If its shape does not show which ones, as one number for each row or column of a square matrix, or
+        if it belongs to no parameter, the array is divided over "fsdp", if this is possible.
 
         Args:
           path: path of the array in the optimizer state, as from `jax.tree_util`.
@@ -124,9 +127,11 @@ class ShardingRules:
           specs: shapes and PartitionSpecs of the parameters, by name.
         """
         for entry in path:
-            known = specs.get(getattr(entry, "key", ""))
-            if known is not None and known[0][: len(shape)] == shape:
-                return PartitionSpec(*known[1][: len(shape)])
+            sizes, spec = specs.get(getattr(entry, "key", ""), ((), PartitionSpec()))
+            every = itertools.combinations(range(len(sizes)), len(shape))
+            found = [dimensions for dimensions in every if tuple(sizes[i] for i in dimensions) == shape]
+            if sizes and len(found) == 1:
+                return PartitionSpec(*(spec[i] for i in found[0] if i < len(spec)))
         return self._divided(shape, table=False)
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:

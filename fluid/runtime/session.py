@@ -60,9 +60,9 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         "fsdp" also divides parameters and optimizer state; or a `fluid.Mesh`. Results equal the results on one device,
         see `docs/parallel.md`.
       shardings: by name or glob of parameters, the mesh axis that divides each dimension, or None for no division:
-        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, and overrides `ParamAttr(sharding=)`. Without
-        `parallel`, the values are devices, as in `{"decoder/*": "gpu:1"}`: undivided arrays, with their layers, move to
-        a device, see `fluid.device_guard`.
+        `{"*/fc_*.w_0": (None, "model")}`. A full name comes before globs, and a match before `ParamAttr(sharding=)`.
+        Without `parallel`, the values are devices, as in `{"decoder/*": "gpu:1"}`: undivided arrays, with their layers,
+        move to a device, see `fluid.device_guard`.
       initial: False uses zeros instead of initial values, which saves time if a file is loaded next.
 
     Attributes:

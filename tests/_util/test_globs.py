@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluid import errors
-from fluid._util.globs import select
+from fluid._util.globs import pattern_of, select
 
 KNOWN = ["head.w_0", "backbone/fc_0.w_0", "backbone/fc_0.b_0", "backbone/fc_1.w_0", "odd[0]"]
 NAMES = st.lists(st.text("ab/._", min_size=1, max_size=6), unique=True, min_size=1, max_size=8)
@@ -37,6 +37,14 @@ def test_random_patterns_match_as_fnmatch(names, pattern):
     else:
         with pytest.raises(errors.UnknownNameError):
             select(pattern, names, "here")
+
+
+def test_two_globs_with_different_values_are_refused():
+    rules = {"*.w_0": "rows", "head.*": "columns", "head.b_0": "whole", "backbone/*": "rows"}
+    found = {name: pattern_of(name, rules, "shardings") for name in ("head.b_0", "backbone/a.w_0", "head.s", "tail")}
+    assert found == {"head.b_0": "head.b_0", "backbone/a.w_0": "*.w_0", "head.s": "head.*", "tail": None}
+    with pytest.raises(errors.ArgumentError, match=r"'\*.w_0' and 'head.\*' match 'head.w_0'.*={'head.w_0': ...}"):
+        pattern_of("head.w_0", rules, "shardings")
 
 
 @pytest.mark.parametrize(

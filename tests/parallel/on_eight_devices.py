@@ -12,7 +12,7 @@ from fluid import errors, layers, place
 MESHES = {
     "data": {"parallel": True},
     "fsdp": {"parallel": "fsdp"},
-    "4x2": {"parallel": fluid.Mesh(data=4, model=2), "shardings": {"fc_2.*": (), "fc_*.w_0": (None, "model")}},
+    "4x2": {"parallel": fluid.Mesh(data=4, model=2), "shardings": {"fc_2.w_0": (), "fc_*.w_0": (None, "model")}},
     "2x2x2": {"parallel": fluid.Mesh(data=2, fsdp=2, model=2), "shardings": {"fc_1.w_0": ("fsdp", "model")}},
 }
 RANDOM = np.random.default_rng(0)
@@ -111,6 +111,7 @@ def test_wrong_meshes_and_shardings_are_refused():
     refused("its dimension 0, of 12, cannot be divided over 'model', of 8", parallel=fluid.Mesh(model=8),
             shardings={"fc_0.w_0": ("model",)})  # fmt: skip
     refused("is for 2 dimensions, and fc_0.b_0 is", parallel=mesh, shardings={"fc_0.*": (None, "model")})
+    refused(r"both 'fc_\*' and '\*.w_0' match 'fc_0.w_0'", parallel=mesh, shardings={"fc_*": (), "*.w_0": ("model",)})
     refused("uses an axis twice", parallel=mesh, shardings={"fc_0.w_0": ("model", "model")})
     refused("expected for each dimension", parallel=mesh, shardings={"fc_0.w_0": "model"})
     refused("each once", parallel=True, place=["cpu:1", "cpu:1"])
