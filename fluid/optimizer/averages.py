@@ -101,7 +101,7 @@ class Wrapper(Minimizer):
         Args:
           settings: the ParamAttr of each parameter, or None, by name.
         """
-        rule = self.inner_optimizer.one_update(settings) if settings else self.inner_optimizer.rule()
+        rule = self.inner_optimizer.one_update(settings)
 
         def init(params: Any) -> Wrapped:
             return Wrapped(rule.init(params), self.start(params))

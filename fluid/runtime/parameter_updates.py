@@ -26,6 +26,7 @@ from fluid._util.lazy import load_optax_ahead, optax
 from fluid.core import Gathering, ParameterSpec, Program, decide, warn
 from fluid.core.equations import filled, unneeded
 from fluid.optimizer.base import Optax, innermost
+from fluid.optimizer.momentum import SGD, Momentum
 from fluid.optimizer.optax_chain import replaced, skip_overflows
 from fluid.param_attr import ParamAttr
 from fluid.regularizer import L2Decay
@@ -282,7 +283,7 @@ def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
         decay = attr.regularizer or optimizer.regularization
         # Only SGD and Momentum apply L2Decay unscaled; adaptive optimizers divide the decay by the size of the
         # gradients.
-        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):
+        if type(optimizer) in (SGD, Momentum) and isinstance(decay, L2Decay):
             coefficient, shown, limit = decay.regularization_coeff, f"regularization={decay!r}", most
         else:
             coefficient, limit = getattr(optimizer, "weight_decay", 0), 2

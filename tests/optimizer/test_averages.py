@@ -431,3 +431,12 @@ def test_averages_of_bfloat16_parameters_do_not_stall(average):
     found = average.value(state, {"w": start})["w"]
     assert found.dtype == "bfloat16"
     np.testing.assert_allclose(np.asarray(found, "float64"), weights @ seen / weights.sum(), rtol=0.004)
+
+
+@pytest.mark.parametrize("wrap", [Lookahead, ExponentialMovingAverage(0.9).track])
+def test_rules_of_wrappers_clip_as_their_optimizers(wrap):
+    rule = wrap(SGD(0.5, grad_clip=fluid.clip.GradientClipByGlobalNorm(1.0))).rule()
+    reference = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.5))
+    params, gradients = {"w": jnp.zeros(2)}, {"w": jnp.asarray([30.0, -40.0])}
+    found, wanted = (one.update(gradients, one.init(params), params)[0]["w"] for one in (rule, reference))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)

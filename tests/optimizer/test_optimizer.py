@@ -255,3 +255,13 @@ def test_exclusions_in_nets_without_biases_do_not_warn():
     fluid.Trainer(
         regression, fluid.optimizer.AdamW(0.1, exclude_from_weight_decay_fn=lambda p: re.search("b_", p.name))
     )
+
+
+def test_advice_on_decay_ignores_names_of_classes():
+    class SGD(fluid.optimizer.Adam):
+        """An optimizer that divides the decay by the size of the gradients, as Adam does."""
+
+    decay = fluid.regularizer.L2Decay(30.0)
+    parameter_updates._check_decay(SGD(0.1, regularization=decay), {"w": None})  # pytest fails if fluid warns
+    with pytest.warns(errors.FluidWarning, match="grows without bound"):
+        parameter_updates._check_decay(fluid.optimizer.SGD(0.1, regularization=decay), {"w": None})
