@@ -22,12 +22,12 @@ from fluid.core.equations import (
     maker_of,
     needed_by,
     negated_cost,
-    squared_batches,
     with_slope,
 )
 from fluid.core.explain import explained_error, shape_text, traced_as
 from fluid.core.frame import TRAIN, Array, Frame, ParameterSpec, begins_path, current_frame, running, warn
 from fluid.core.reduction import Reduction, said_of
+from fluid.core.rows import paired_rows
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of
 from fluid.core.updates import check_not_changed
 
@@ -473,16 +473,22 @@ def _warn_of_other_losses(program: str, found: Discovery) -> None:
         )
 
 
-def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
+def warn_of_likely_mistakes(
+    program: str, found: Discovery, batch: int, other: Callable[[], tuple[Discovery | None, int]]
+) -> None:
     """Warn of computations in a program that are legal but most likely mistakes.
 
     Args:
       program: the name of the program.
       found: the results of a traced run of the program.
       batch: the batch size of the dummy data.
+      other: returns the results of another run and its batch size; None for results if the program has one size only.
     """
-    scalars = [v for v in jax.tree.leaves(found.results) if v.aval.shape in ((), (1,)) and not is_literal(v)]
-    for line in squared_batches(found.jaxpr, batch, [*found.losses, *scalars]):
+    lines = _pairs_of_rows(found, batch)
+    if lines:  # a size of the program may equal the batch size of one run, not of both
+        second, rows = other()
+        lines = [line for line in lines if second is None or line in _pairs_of_rows(second, rows)]
+    for line in lines:
         warn(
             f"{line}: arithmetic lays a column [batch, 1] and values [batch] out to [batch, batch], and the loss of "
             f"the program {program}, or another of its results, depends on that; give both one shape: "
@@ -525,6 +531,11 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
                 f"{expected.layer} at {expected.site} takes {takes}, and is given the result of {_MAKERS[maker]}; "
                 f"{expected.instead}"
             )
+
+
+def _pairs_of_rows(found: Discovery, batch: int) -> list[str]:
+    scalars = [v for v in jax.tree.leaves(found.results) if v.aval.shape in ((), (1,)) and not is_literal(v)]
+    return paired_rows(found.jaxpr, batch, [*found.losses, *scalars])
 
 
 def _check_leaks(program: str, frame: Frame, constants: Sequence[Any], batch: int) -> None:

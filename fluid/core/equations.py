@@ -132,29 +132,6 @@ def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str]
                 moving[variable] = moving.get(variable, frozenset()) | sources
 
 
-def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[str]:
-    """Return the user's source lines where arithmetic broadcast `[batch, 1]` and `[batch]` to `[batch, batch]`.
-
-    JAX broadcasts without a warning, and the result is mostly a mistake. Explicit code such as
-    `x[:, None] - y[None, :]` is intended, and is not reported.
-
-    Args:
-      jaxpr: the equations.
-      batch: the dummy batch size of the trace.
-      targets: variables; equations that do not affect them are ignored.
-    """
-    makers = {v: e for e in jaxpr.eqns for v in e.outvars}
-    found: dict[str, None] = {}
-    for equation in _behind(targets, makers):
-        if list(equation.outvars[0].aval.shape).count(batch) < 2:
-            continue
-        makings = [makers[v] for v in equation.invars if not is_literal(v) and v in makers]
-        if any(m.primitive.name == "broadcast_in_dim" and _one_call(m, equation) for m in makings):
-            if all(list(v.aval.shape).count(batch) < 2 for v in equation.invars):
-                found[user_line(equation)] = None
-    return list(found)
-
-
 def arrays_differ(constants: Sequence[Any], others: Sequence[Any]) -> bool:
     """Return whether two traces of a program took arrays from outside that have equal shapes and other numbers.
 
@@ -581,36 +558,20 @@ class _Makers:
         return makers.origins(inner.outvars[equation.outvars.index(variable)])
 
 
-def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any]:
-    """Yield each equation that affects the targets, once and in arbitrary order.
-
-    Args:
-      targets: variables.
-      makers: for each variable, the equation that computes it.
-    """
-    waiting = [v for v in targets if not is_literal(v)]
-    seen: set[int] = set()
-    while waiting:
-        equation = makers.get(waiting.pop())
-        if equation is not None and id(equation) not in seen:
-            seen.add(id(equation))
-            waiting += [v for v in equation.invars if not is_literal(v)]
-            yield equation
-
-
 def called(equation: Any) -> Any:
     """Return the jaxpr of the called function, if an equation is a plain call such as `jit`; else None."""
     inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
     return None if inner is None else inner.jaxpr
 
 
-def _one_call(first: Any, second: Any) -> bool:
-    """Return whether one call in the user's code created two equations, so that their call stacks are equal."""
-    return _places(first) == _places(second)
-
-
-def _places(equation: Any) -> Sequence[tuple[str, int]]:
-    return [(f.file_name, f.line_num) for f in frames(equation)]
+def call_of(equation: Any) -> tuple[Any, ...]:
+    """Return the call outside of JAX that created an equation: its instruction, and the instruction of each caller."""
+    traceback = equation.source_info.traceback
+    if traceback is None:
+        return ()
+    codes, instructions = traceback.raw_frames()
+    calls = zip(codes, instructions, strict=True)
+    return tuple(itertools.dropwhile(lambda call: call[0].co_filename.startswith(_JAX), calls))
 
 
 def frames(equation: Any) -> Sequence[Any]:

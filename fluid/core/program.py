@@ -245,7 +245,8 @@ class Program(KnownAttributes):
         self.kinds = frame.declared.kinds
         self.aliases = found.aliases
         self.sloped = check_losses(self.name, found, [m.parameters for m in self.minimizes])
-        warn_of_likely_mistakes(self.name, found, self.dummy_batches[0])
+        first, second = self.dummy_batches
+        warn_of_likely_mistakes(self.name, found, first, lambda: (self._other_run(), second))
         self._asks_mode = frame.declared.asks_mode
         self._checksums = {TRAIN: checksums(found.jaxpr, found.constants)[0]}
         # A counter that the function increments, a random number and a clock differ in each trace.

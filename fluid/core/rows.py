@@ -29,7 +29,15 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from fluid.core.equations import is_called_by_user, is_literal, scan_counts, user_line
+from fluid.core.equations import (
+    call_of,
+    inner_jaxprs,
+    is_called_by_user,
+    is_literal,
+    live_equations,
+    scan_counts,
+    user_line,
+)
 
 Pair = tuple[int, int]
 """A size in the two traces."""
@@ -1348,13 +1356,60 @@ def _while(call: Call) -> list[Kind]:
     return _chosen(call, condition, found)
 
 
+_CALLS = frozenset(
+    "jit pjit closed_call core_call checkpoint remat remat2 custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr "
+    "custom_vmap_call".split()
+)
 _CONTROL: Mapping[str, Callable[[Call], list[Kind]]] = {
-    **dict.fromkeys(
-        "jit pjit closed_call core_call checkpoint remat remat2 custom_jvp_call custom_vjp_call "
-        "custom_vjp_call_jaxpr custom_vmap_call".split(),
-        _called,
-    ),
+    **dict.fromkeys(_CALLS, _called),
     "cond": _branch,
     "scan": _scan,
     "while": _while,
 }
+
+
+# ---- pairs of rows by mistake ---------------------------------------------------------------------------------------
+
+
+def paired_rows(jaxpr: Any, batch: int, targets: Sequence[Any]) -> list[str]:
+    """Return the user's source lines where a function of elements combines `[batch, 1]` and `[batch]` to all pairs.
+
+    JAX broadcasts without a warning, and the result is mostly a mistake. Explicit code, such as
+    `x[:, None] - y[None, :]`, has another call for each new axis, and is not reported.
+
+    Args:
+      jaxpr: the equations.
+      batch: the number of rows of the trace.
+      targets: variables; equations that do not affect them are ignored.
+    """
+    found: dict[str, None] = {}
+
+    def follow(equations: Sequence[Any], laid_out: dict[Any, tuple[Any, Any]], sites: tuple[Any, ...]) -> None:
+        # `laid_out`: the sizes of a variable before its broadcast, and the equation of the broadcast. The sizes are
+        # None if the broadcast does not add axes on the left, as NumPy does.
+        for equation in equations:
+            name = equation.primitive.name
+            for inner in inner_jaxprs(equation):
+                pairs = zip(inner.invars, equation.invars, strict=False)
+                known = {v: laid_out[w] for v, w in pairs if not is_literal(w) and w in laid_out}
+                plain = name in _CALLS and len(inner.invars) == len(equation.invars)
+                follow(live_equations(inner), known if plain else {}, (*sites, equation) if plain else ())
+            sizes_after = getattr(equation.outvars[0].aval, "shape", ()) if equation.outvars else ()
+            read = [v for v in equation.invars if not is_literal(v)]
+            if name == "broadcast_in_dim" and read:
+                before, rank = read[0].aval.shape, len(sizes_after)
+                on_the_left = (*equation.params["broadcast_dimensions"],) == (*range(rank - len(before), rank),)
+                laid_out[equation.outvars[0]] = (before if on_the_left else None, equation)
+            elif batch in sizes_after[1:] and (name in _ARITHMETIC or name in _OF_ELEMENTS):
+                calls = {call_of(each) for each in (equation, *sites)}
+                own = {v: laid_out[v] for v in read if v in laid_out and call_of(laid_out[v][1]) in calls}
+                shapes = [own[v][0] if v in own else v.aval.shape for v in read]
+                if not own or None in shapes:
+                    continue
+                laid_out[equation.outvars[0]] = (np.broadcast_shapes(*shapes), next(iter(own.values()))[1])
+                pairs_made = sizes_after.count(batch) > 1 and all(shape.count(batch) < 2 for shape in shapes)
+                if pairs_made and any(0 < len(shape) < len(sizes_after) and batch in shape for shape in shapes):
+                    found[user_line(sites[0] if sites else equation)] = None
+
+    follow(live_equations(jaxpr, targets), {}, ())
+    return list(found)

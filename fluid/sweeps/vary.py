@@ -14,6 +14,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.core.discovery import discover
+from fluid.core.rows import BATCHES
 from fluid.optimizer.optax_chain import replaced
 from fluid.runtime.fetch import RATE
 from fluid.runtime.parameter_updates import Rule
@@ -21,8 +22,6 @@ from fluid.runtime.parameter_updates import Rule
 Vary = Mapping[str, Sequence[float]]
 """The type of the argument `vary` of `fluid.Population`: lists with one number per member, by name."""
 
-# `_BATCH`: the dummy batch size of traces that check a program function for errors.
-_BATCH = 37
 # `_STRUCTURE`: settings of optimizers that cannot differ in a population, because they change the optimizer state or
 # the frequency of updates.
 _STRUCTURE = ("accumulate_steps", "k")
@@ -141,7 +140,7 @@ class Varied:
         extremes: list[Callable[[Any], Any]] = [np.argmin, np.argmax]
         for extreme in extremes if self.arguments else ():
             plain = {name: values[extreme(values)].item() for name, values in self.arguments.items()}
-            discover(functools.partial(self._function, **plain), "program", precision, _BATCH, {})
+            discover(functools.partial(self._function, **plain), "program", precision, BATCHES[0], {})
 
     def check_names(self, rules: Sequence[Rule]) -> None:
         """Check that each varied name is either an argument of the program function or a number of the optimizer.
@@ -259,7 +258,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 def _fails(function: Callable[[], Any], precision: str | None) -> bool:
     """Return whether tracing a program function raises an error."""
     try:
-        discover(function, "program", precision, _BATCH, {})
+        discover(function, "program", precision, BATCHES[0], {})
     except Exception:
         return True
     return False

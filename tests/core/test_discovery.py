@@ -102,7 +102,22 @@ def squared(combine, shape=(), size=1):
 
 @pytest.mark.parametrize(
     "combine",
-    [lambda p, y: p - y, lambda p, y: y - p, lambda p, y: jnp.subtract(p, y), lambda p, y: jnp.maximum(p, y) * 2],
+    [
+        lambda p, y: p - y,
+        lambda p, y: y - p,
+        lambda p, y: jnp.subtract(p, y),
+        lambda p, y: jnp.maximum(p, y) * 2,
+        lambda p, y: jnp.where(y > 0, p, 0.0),
+        lambda p, y: jnp.clip(p, None, y),
+        lambda p, y: jnp.hypot(y, p),
+        lambda p, y: p ** jnp.abs(y),
+        lambda p, y: jnp.logaddexp(y, p),
+        lambda p, y: jnp.remainder(p, y),
+        lambda p, y: jax.jit(lambda a, b: a * jnp.tanh(b))(p, y),
+        lambda p, y: layers.remat(lambda a, b: jnp.where(a > 0, a, b), p, y),
+        lambda p, y: layers.where(layers.less_than(p, layers.reshape(y, [-1, 1])), y, p),
+        lambda p, y: layers.cond(True, lambda: p - y, lambda: p + y),
+    ],
 )
 def test_column_and_row_that_broadcast_warn(combine):
     with pytest.warns(errors.FluidWarning, match=r"test_discovery.py:\d+ in .*\[batch, 1\].*layers.reshape"):
@@ -115,6 +130,12 @@ def test_column_and_row_that_broadcast_warn(combine):
         squared(lambda p, y: p - y, shape=[1]),
         squared(lambda p, y: p[:, 0] - y),
         squared(lambda p, y: p - y[None, :]),  # `None` shows that the user wants all pairs of rows
+        squared(lambda p, y: jnp.where(p > 0, jnp.exp(y)[None], p)),
+        squared(lambda p, y: jnp.hypot(*jnp.broadcast_arrays(p, y))),
+        squared(lambda p, y: jnp.outer(p, y)),
+        squared(lambda p, y: jax.vmap(lambda one: jax.vmap(lambda other: jnp.where(other > 0, one, 0))(y))(p[:, 0])),
+        squared(lambda p, y: layers.expand(p, [1, 37]) - layers.create_parameter([37]), shape=[1]),
+        squared(lambda p, y: jnp.tile(p, [1, 37]) * jnp.arange(37.0), shape=[1]),
         squared(lambda p, y: p - layers.reduce_mean(y)),
         squared(lambda p, y: p - jnp.arange(3.0), size=3),
         lambda: layers.mean(jnp.matmul(net(), net().T)),
