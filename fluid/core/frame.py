@@ -71,7 +71,7 @@ class FeedSpec:
       column: the index of this feed in each row of the reader, if the reader's order differs from the order of
         declaration; else None.
       limits: `(low, high, also)` when a layer restricts the values of the data: integers to `low <= v < high`, other
-        numbers to `low <= v <= high`; `v == also` is valid too.
+        numbers to `low <= v <= high`; `v == also` is valid too. `high` is None for the number of rows of the minibatch.
       site: the user's source line that declared the feed.
       allow_nan: True if the program expects NaN in the data.
       labels: "shares" if a loss reads the data as class probabilities in each row, "signs" for -1 or 1, else "".
@@ -82,7 +82,7 @@ class FeedSpec:
     dtype: str
     lod_level: int = 0
     column: int | None = None
-    limits: tuple[int, int, int | None] | None = None
+    limits: tuple[int, int | None, int | None] | None = None
     site: str = ""
     allow_nan: bool = False
     labels: str = ""
@@ -91,6 +91,18 @@ class FeedSpec:
     def held(self) -> np.dtype:
         """The dtype of this feed's arrays in JAX, such as int32 for a declared int64 without 64-bit mode."""
         return jax.dtypes.canonicalize_dtype(self.dtype)
+
+    @property
+    def indexes_rows(self) -> bool:
+        """True if the data are indices of rows of the minibatch, so that another minibatch has other limits."""
+        return self.limits is not None and self.limits[1] is None
+
+    def limits_for(self, rows: int) -> tuple[int, int, int | None] | None:
+        """Return the limits of the values in a minibatch of `rows` rows; None without limits."""
+        if self.limits is None:
+            return None
+        low, high, also = self.limits
+        return (max(low, -rows), rows, also) if high is None else (low, high, also)
 
 
 class Call(NamedTuple):

@@ -13,7 +13,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -222,6 +222,10 @@ class Program(KnownAttributes):
         self.output_names = found.output_names
         self.loss_output = found.loss_output
         self.feeds: dict[str, FeedSpec] = frame.declared.feeds
+        # A limit may be a size of the program, such as the length of an array, or depend on the batch size.
+        if any(s.limits and not (s.limits[1] or 0) % self.dummy_batches[0] for s in self.feeds.values()):
+            other = self._other_run()
+            self.feeds = frame.declared.feeds if other is None else _with_steady_limits(frame, other.frame)
         self.parameters = {n: s for n, s in frame.declared.arrays.items() if s.trainable is not None}
         self.states = {n: s for n, s in frame.declared.arrays.items() if s.trainable is None}
         self.minimizes = [
@@ -772,6 +776,17 @@ def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
     sizes = {name: jnp.shape(data_of(value))[0] for name, value in feeds.items() if jnp.ndim(data_of(value))}
     following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
     return max(set(following or sizes.values()), default=1)
+
+
+def _with_steady_limits(first: Frame, second: Frame) -> dict[str, FeedSpec]:
+    """Return the feeds of a trace, without limits that differ in a second trace of another batch size."""
+    pairs = [(spec, second.declared.feeds[name]) for name, spec in first.declared.feeds.items()]
+    return {
+        spec.name: spec
+        if spec.limits == other.limits
+        else replace(spec, limits=other.limits if spec.indexes_rows else None)
+        for spec, other in pairs
+    }
 
 
 def _sizes_of(found: Discovery) -> set[int]:

@@ -295,18 +295,20 @@ def perturbed(value: Any, perturbation: Any) -> Any:
     return jax.tree.map(lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, perturbation)
 
 
-def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None:
+def limit_feed(value: Any, low: int, high: int | None, also: int | None = None) -> None:
     """Record that integers of a feed must be in `[low, high)` or equal `also`; the input pipeline checks them.
 
-    For floating-point data, `high` is valid too. If `value` is a list or NumPy array that the user wrote into the
-    program, this function checks it immediately. Computed values are on the device, and nothing checks them.
+    With None for `high`, the integers must be below the number of rows of the minibatch. This holds only for dense data
+    with rows, and not if another layer has set a limit. For floating-point data, `high` is valid too. If `value` is a
+    list or NumPy array that the user wrote into the program, this function checks it immediately. Computed values are
+    on the device, and nothing checks them.
 
     Raises:
       ArgumentError: an integer that the user wrote into the program is out of range.
     """
     frame = current_frame("core.limit_feed")
     name = frame.fact(value, "feed")
-    if name is None and frame.discovering and _is_written(value):
+    if name is None and high is not None and frame.discovering and _is_written(value):
         array = np.asarray(value)
         bad = array[((array < low) | (array >= high)) & (array != also)]
         if bad.size:
@@ -316,7 +318,9 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
     if name is None or not frame.discovering:
         return
     spec = frame.declared.feeds[name]
-    if spec.limits is not None:
+    if high is None and (spec.limits is not None or spec.lod_level or spec.shape[:1] != (None,)):
+        return
+    if spec.limits is not None and spec.limits[1] is not None and high is not None:
         low = max(low, spec.limits[0])
         high = min(high, spec.limits[1])
         also = also if also == spec.limits[2] else None

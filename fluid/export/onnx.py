@@ -189,7 +189,7 @@ def _drawn(feed: FeedSignature, rows: int, steps: int, random: np.random.Generat
     if np.issubdtype(feed.held, np.floating):
         data = random.normal(size=shape).astype(feed.held)
     else:
-        low, high = feed.limits[:2] if feed.limits else (0, 2)
+        low, high, _ = feed.limits_for(rows) or (0, 2, None)
         data = random.integers(low, high, size=shape).astype(feed.held)
     lengths = [
         random.integers(1, shape[1 + n] + 1, size=shape[: 1 + n]).astype(np.int32) for n in range(feed.lod_level)

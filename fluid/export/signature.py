@@ -21,7 +21,7 @@ _TABLE = (
 )
 Dims = tuple[int | str, ...]
 # The valid structure of the manifest's JSON (feeds, outputs, entry points, arrays), which `check_structure` checks.
-_LIMITS = [[int, int, int], [int, int, type(None)]]
+_LIMITS = [[int, int, int], [int, int, type(None)], [int, type(None), type(None)]]
 _FEED = {
     **dict.fromkeys(("name", "dtype", "held"), str),
     "dims": [(str, natural)],

@@ -141,11 +141,11 @@ def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
     row = spec.shape[1:]
     if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
         return None
-    if spec.limits is not None:
+    if (limits := spec.limits_for(len(array))) is not None:
         unsigned = _UNSIGNED.get(array.dtype)
         # Read as unsigned integers, negative numbers become large numbers. So one comparison checks the lower limit 0
         # and the upper limit.
-        if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
+        if limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= limits[1]:
             return None
     if array.shape[1:] == row:
         return array

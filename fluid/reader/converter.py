@@ -70,6 +70,8 @@ class Converter:
         self._only = None if only is None else frozenset(only)
         self._others = others
         self._rows_of = next(iter(self.feeder.batched), None)
+        # Indices of rows have other limits in each minibatch, so that no check covers several minibatches.
+        self._indexes_rows = any(spec.indexes_rows for spec in self.feeder.specs.values())
         # `_columns` holds the columns of data sets on the device, by the `id()` of the Resident (the data set).
         self._columns: dict[int, dict[str, Any]] = {}
         # A JointMinibatch refers to arrays that hold several minibatches. `_together` holds these arrays of the last
@@ -96,7 +98,7 @@ class Converter:
         if type(minibatch) is JointMinibatch:
             return self._part(minibatch, index)
         if isinstance(minibatch, RowNumbers):
-            return self._rows(minibatch)
+            return self._alone(minibatch.on_host(), index) if self._indexes_rows else self._rows(minibatch)
         if isinstance(minibatch, Separate):
             return self._separate(minibatch.minibatches, index)
         return self._alone(minibatch, index)
@@ -124,7 +126,7 @@ class Converter:
         together, first, end = part
         if together is not self._together:
             self._together = together
-            self._checked = self._check(together)
+            self._checked = None if self._indexes_rows else self._check(together)
         if self._checked is None:
             return self._alone(part.minibatch(), index)
         feed = {name: array[first:end] for name, array in self._checked.items()}

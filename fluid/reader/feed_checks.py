@@ -81,7 +81,9 @@ class SortedClasses:
 
     def __init__(self, specs: Iterable[FeedSpec]):
         self._counts: dict[str, Counter[Any]] = {
-            spec.name: Counter() for spec in specs if spec.limits is not None and spec.shape in ((None,), (None, 1))
+            spec.name: Counter()
+            for spec in specs
+            if spec.limits is not None and not spec.indexes_rows and spec.shape in ((None,), (None, 1))
         }
 
     def look(self, feed: Mapping[str, Any]) -> None:
@@ -309,7 +311,7 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
-    fits, low, high, also = _bounds(spec.limits, want)
+    fits, low, high, also = _bounds(spec.limits_for(len(array)) if array.ndim else None, want)
     is_float = class_of(want) == "float"  # float labels (sigmoid loss) may equal the limit `high`; integers may not
     if low <= array.min() and (array.max() <= high if is_float else array.max() < high):
         return
@@ -333,6 +335,8 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
     elif not fits[0] <= value < fits[1]:
         expected = f"what fits into {want}: {fits[0]} to {fits[1] - 1}"
         fix = "Number ids from 0 on, or enable 64 bits: jax.config.update('jax_enable_x64', True)"
+    elif spec.indexes_rows:
+        fix = f"{spec.name!r} holds indices of rows, which count from 0 in each minibatch, here of {len(array)} rows"
     else:
         fix = f"Ids and labels count from 0; correct the data, or give the layer that takes {spec.name!r} a larger size"
     raise complaint(spec, where, owner(at[0]) if at else None, f"the value {value}", fix, expected)

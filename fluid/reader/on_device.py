@@ -70,6 +70,10 @@ class RowNumbers(NamedTuple):
     resident: Resident
     rows: np.ndarray
 
+    def on_host(self) -> Any:
+        """Return the rows as a minibatch of NumPy arrays."""
+        return jax.tree.map(lambda column: column[self.rows], self.resident.whole())
+
 
 class RowFeed(Mapping[str, Any]):
     """A feed of row numbers for columns on the device. The first read of the feed gathers the rows.

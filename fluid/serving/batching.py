@@ -609,7 +609,7 @@ def _random_feed(spec: FeedSpec, rows: int, steps: Sizes, random: np.random.Gene
     sizes = [1 if size is None else size for size in spec.shape]
     shape = (rows, *steps, *sizes[1:]) if spec.shape[:1] == (None,) else tuple(sizes)
     if spec.held.kind in "iub":
-        low, high, _ = spec.limits or (0, 2, None)
+        low, high, _ = spec.limits_for(rows) or (0, 2, None)
         data = random.integers(low, high, shape).astype(spec.held)
     else:
         data = random.normal(size=shape).astype(spec.held)

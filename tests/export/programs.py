@@ -163,7 +163,7 @@ class Model:
             return (rows * random.uniform(0.99, 1.0, rows.shape)).astype("float32")
         if spec.held.kind == "f":
             return random.normal(size=shape).astype("float32")
-        low, high, _ = spec.limits or (0, 2, None)
+        low, high, _ = spec.limits_for(shape[0]) or (0, 2, None)
         return random.integers(low, high, size=shape)
 
 

@@ -15,6 +15,9 @@ from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequ
 from fluid.layers.checks import check_ids, shape_of
 from fluid.layers.no_effect import no_effect
 
+# The largest index of int32; its negative is below the indices of all arrays.
+_LAST = 2**31 - 1
+
 
 @layer
 def slice(
@@ -132,7 +135,8 @@ def gather_nd(input: Value, index: Value, name: str | None = None) -> jax.Array:
       name: name of the layer; by default `gather_nd_N`.
 
     Returns:
-      `[..., *input.shape[k:]]`.
+      `[..., *input.shape[k:]]`. If a computed index is out of range, the slice is NaN, or the smallest integer if the
+      input holds integers.
 
     Raises:
       ArgumentTypeError: the index does not hold integers.
@@ -155,11 +159,13 @@ def gather_nd(input: Value, index: Value, name: str | None = None) -> jax.Array:
             f"with k at most {array.ndim}"
         )
     sizes = array.shape[: ids.shape[-1]]
-    # Check the range of fed indices only if the batch size is none of the sizes. In an exported program the
-    # batch size is a symbol, for which `max` fails.
+    # Check the range of fed indices of several dimensions only if the batch size is none of the sizes. In an exported
+    # program the batch size is a symbol, for which `max` fails.
     if sizes and this.frame.discovering and this.frame.placeholder_batch not in sizes:
         core.limit_feed(index, -max(sizes), max(sizes))
-    return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
+    elif len(sizes) == 1:
+        core.limit_feed(index, -_LAST, None)
+    return this.output(array.at[tuple(jnp.moveaxis(ids, -1, 0))].get(mode="fill", fill_value=None))
 
 
 @layer
@@ -314,9 +320,8 @@ def one_hot(input: Value, depth: int, allow_out_of_range: bool = False, name: st
 
 
 def _limit(this: Layer, index: Value, size: int) -> None:
-    """Let the input pipeline reject fed indices outside 0 to `size - 1`; do nothing if `size` is the batch size."""
-    if size != this.frame.placeholder_batch:
-        core.limit_feed(index, 0, size)
+    """Let the input pipeline reject fed indices outside 0 to `size - 1`, where `size` may be the batch size."""
+    core.limit_feed(index, 0, None if size == this.frame.placeholder_batch else size)
 
 
 def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:

@@ -140,3 +140,52 @@ def test_made_values():
 def test_bad_arguments(build, message):
     with pytest.raises(errors.FluidError, match=message):
         fluid.Program(lambda: build(*feeds(x=X)))
+
+
+def of_rows(take, *settings):
+    def program():
+        x = layers.data("x", [2])
+        return take(x * 2.0, layers.data("i", *settings, dtype="int64"))
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("take", "settings"),
+    [(layers.gather, [[1]]), (layers.gather_nd, [[1]]), (lambda x, i: layers.index_select(x, i), [[]])],
+)
+def test_fed_indices_of_rows_exist(take, settings):
+    x, last = np.arange(6.0).reshape(3, 2), np.array([2, 0, 2])
+    with fluid.Session(of_rows(take, *settings)) as session:
+        assert session.run(feed={"x": x, "i": last})[0].tolist() == (2 * x[last]).tolist()
+        with pytest.raises(errors.FeedError, match="found the value 3, expected .* < 3 .*indices of rows, .* 3 rows"):
+            session.run(feed={"x": x, "i": last + 1})
+        with pytest.raises(errors.FeedError, match="found the value 2"):
+            session.run(feed={"x": x[:2], "i": last[1:]})
+
+
+def test_indices_of_rows_are_checked_by_minibatch():
+    def program():
+        x = layers.data("x", [2])
+        return layers.mean(layers.fc(layers.gather(x, layers.data("i", [1], dtype="int64")), 1))
+
+    data = {"x": np.ones((8, 2), "float32"), "i": np.array([0, 1, 3, 2, 0, 1, 2, 4])}
+    for on_device in (False, True):
+        reader = fluid.reader.arrays(data, batch_size=4, on_device=on_device)
+        with pytest.raises(errors.FeedError, match="batch 1.* found the value 4"):
+            fluid.Trainer(program, fluid.optimizer.SGD(0.1)).train(reader)
+
+
+def test_an_array_of_the_dummy_size_is_no_minibatch():
+    size = fluid.Program(of_rows(layers.gather, [1])).dummy_batches[0]
+    program = fluid.Program(of_rows(lambda x, i: layers.gather(layers.range(0, size, 1, "float32"), i), [1]))
+    assert program.feeds["i"].limits == (0, size, None)
+    nothing = of_rows(lambda x, i: layers.gather(layers.reshape(x, [-1]), i), [1])
+    assert fluid.Program(nothing).feeds["i"].limits is None, "two indices a row are not followed"
+
+
+def test_computed_indices_out_of_range_are_nan():
+    program = of_rows(lambda x, i: layers.gather_nd(x, i + 1), [2])
+    with fluid.Session(program) as session:
+        found = session.run(feed={"x": np.ones((2, 2)), "i": [[0, 0], [1, 0]]})[0]
+    np.testing.assert_array_equal(found, [2.0, np.nan])
