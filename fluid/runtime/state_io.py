@@ -5,6 +5,7 @@ Users receive parameters as a read-only dict of copies, because an assignment to
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jax
@@ -90,6 +91,8 @@ class SavesArrays:
 
     engine: Engine
     _checked_copies: frozenset[Any] = frozenset()
+    # The targets of `copy_params` in half precision, by name, in float32: small steps add up there.
+    _exact_copies: Mapping[str, jax.Array] = MappingProxyType({})
 
     scope: Scope
     programs: dict[str, Program]
@@ -297,7 +300,8 @@ class SavesArrays:
 
         Args:
           names: a dict from source names to target names, with globs: `{"online/*": "target/*"}`.
-          rate: in `(0, 1]`; the new value is `old + rate * (source - old)`. Integers are copied at any rate.
+          rate: in `(0, 1]`; the new value is `old + rate * (source - old)`. Integers are copied at any rate. For values
+            in half precision, the session keeps the sums in float32 until it ends; a checkpoint stores them rounded.
 
         Returns:
           The names of the arrays that were set.
@@ -353,11 +357,18 @@ class SavesArrays:
             self._checked_copies |= {copy}
         with scope.lock:
             copies = {}  # every read is before the first write, so that {"a": "b", "b": "a"} swaps
+            exact = dict(self._exact_copies)
             for target, source in pairs.items():
                 new, old = scope.arrays[source], scope.arrays[target]
-                moved = own_array(new) if rate == 1 else _moved(old, new, np.float32(rate))
+                if rate == 1:
+                    moved = own_array(new)
+                else:
+                    moved, precise = _moved(old, new, np.float32(rate), exact.get(target, old))
+                    if precise.dtype != moved.dtype:
+                        exact[target] = precise
                 copies[target] = jax.device_put(moved, old.sharding)
             scope.arrays.update(copies)
+            self._exact_copies = exact
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
@@ -606,9 +617,19 @@ def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[st
 
 
 @jax.jit
-def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
-    """Return the interpolation `old + rate * (new - old)`; for integers return a copy of `new`."""
-    return (old + rate * (new - old)).astype(old.dtype) if jnp.issubdtype(old.dtype, jnp.inexact) else new + 0
+def _moved(old: jax.Array, new: jax.Array, rate: jax.Array, exact: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return the interpolation `old + rate * (new - old)`; for integers return a copy of `new`.
+
+    In half precision, a small step would be rounded away each time. So the second result is the interpolation in
+    float32 at least, and a next call gets it as `exact`. An element of `old` that another computation has set since
+    then replaces the element of `exact`.
+    """
+    if not jnp.issubdtype(old.dtype, jnp.inexact):
+        return new + 0, new
+    dtype = jnp.promote_types(old.dtype, jnp.float32)
+    before = jnp.where(exact.astype(old.dtype) == old, exact.astype(dtype), old.astype(dtype))
+    precise = before + rate * (new.astype(dtype) - before)
+    return precise.astype(old.dtype), precise
 
 
 def _owners(program: str, index: int, rule: Rule, slots: Any) -> Iterator[tuple[Any, str | None]]:

@@ -623,3 +623,22 @@ def test_rename_swaps_arrays_and_their_optimizer_states(tmp_path):
     for name, array in before.items():
         other = name.replace("one.", "#").replace("two.", "one.").replace("#", "two.")
         np.testing.assert_array_equal(after[other], array)
+
+
+def test_slow_copies_in_half_precision_do_not_stall():
+    def program():
+        source = fluid.layers.create_parameter(
+            [3], "bfloat16", name="source", default_initializer=fluid.initializer.Constant(2.0)
+        )
+        return source + fluid.layers.create_parameter(
+            [3], "bfloat16", name="target", default_initializer=fluid.initializer.Constant(1.0)
+        )
+
+    with fluid.Session(program) as session:
+        for _ in range(300):
+            session.copy_params({"source": "target"}, rate=0.001)
+        target = np.asarray(session.scope["target"], "float32")
+        np.testing.assert_allclose(target, 2 - 0.999**300, rtol=2**-8)
+        session.scope["target"] = np.full(3, 1.5)
+        session.copy_params({"source": "target"}, rate=0.001)
+        assert np.asarray(session.scope["target"], "float32").tolist() == [1.5] * 3, "what is set replaces the sums"

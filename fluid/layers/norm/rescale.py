@@ -220,7 +220,8 @@ def data_norm(
       A value of the same type and shape as the input.
 
     Raises:
-      ArgumentError: there is no such layout, `param_attr` holds other keys, or an argument is not supported.
+      ArgumentError: there is no such layout, `param_attr` holds other keys or no positive number of rows or squares,
+        or an argument is not supported.
       ShapeError: the input has fewer than two dimensions.
 
     Example:
@@ -257,7 +258,12 @@ def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
             f"{this.name}: param_attr={given!r}; expected a dict of {', '.join(map(repr, _START))}, as in "
             f"param_attr={_START}"
         )
-    return [float({**_START, **given}[key]) for key in _START]
+    start = {key: float(value) for key, value in {**_START, **given}.items()}
+    if not (start["batch_size"] > 0 and start["batch_square"] > 0):
+        raise errors.ArgumentError(
+            f"{this.name}: param_attr={given!r}; expected batch_size and batch_square above 0, by which it divides"
+        )
+    return list(start.values())
 
 
 def _statistics(this: Layer, name: str | None, start: list[float], x: Any, axis: int) -> tuple[list[str], list[Any]]:
@@ -335,10 +341,15 @@ def spectral_norm(
     right_name, right = this.state(None, "w", [math.prod(matrix.shape[1:])], array.dtype, Normal(0.0, 1.0))
     fixed = jax.lax.stop_gradient(matrix)
     for _ in range(core.whole_number(this.name, "power_iters", power_iters, least=0)):
-        right = fixed.T @ left
-        right = right / (jnp.linalg.norm(right) + eps)
-        left = fixed @ right
-        left = left / (jnp.linalg.norm(left) + eps)
+        right = _unit(fixed.T @ left, right, eps)
+        left = _unit(fixed @ right, left, eps)
     core.set_state(left_name, left)
     core.set_state(right_name, right)
-    return this.output((array / (left @ matrix @ right)).astype(array_of(this, weight).dtype))
+    largest = left @ matrix @ right
+    return this.output((array / jnp.where(largest == 0, 1, largest)).astype(array_of(this, weight).dtype))
+
+
+def _unit(vector: Any, before: Any, eps: float) -> Any:
+    """Return a vector of norm 1; for a vector of zeros `before`, since the next iterations could not leave zeros."""
+    norm = jnp.linalg.norm(vector)
+    return jnp.where(norm > 0, vector / (norm + eps), before)

@@ -50,3 +50,9 @@ def test_wrong_settings_raise_argument_errors():
             fluid.Program(lambda wrong=wrong: layers.data_norm(*feeds(x=X), param_attr=wrong))
     with pytest.raises(errors.ArgumentError, match="slot_dim=2"):
         fluid.Program(lambda: layers.data_norm(*feeds(x=X), slot_dim=2))
+
+
+@pytest.mark.parametrize("start", [{"batch_size": 0}, {"batch_square": 0.0}])
+def test_sums_that_are_divided_by_are_positive(start):
+    with pytest.raises(errors.ArgumentError, match="expected batch_size and batch_square above 0"):
+        fluid.Program(lambda: layers.data_norm(*feeds(x=X), param_attr=start))

@@ -57,3 +57,14 @@ def test_gradient_matches_weight_divided_by_spectral_norm():
 
     weight = jnp.asarray(WEIGHT)
     np.testing.assert_allclose(jax.grad(got)(weight), jax.grad(want)(weight), rtol=1e-3, atol=1e-5)
+
+
+def test_zeros_do_not_stay_in_the_vectors():
+    with fluid.Session(program()) as session:
+        session.scope["w"] = np.zeros_like(WEIGHT)
+        assert not np.asarray(session.run("build", {}, mode="train")[0]).any(), "zeros are divided by 1"
+        session.scope["w"] = WEIGHT
+        for _ in range(100):
+            session.run("build", {}, mode="train")
+        want = WEIGHT / np.linalg.svd(WEIGHT.reshape(3, -1), compute_uv=False)[0]
+        np.testing.assert_allclose(session.run("build", {}, mode="test")[0], want, rtol=1e-4)
