@@ -223,6 +223,8 @@ class Expected(NamedTuple):
 class Given:
     """The inputs of one run of a program function: JAX values, which exist as long as the trace.
 
+    In the first traced run, each feed, parameter and state is an array of zeros, added when a layer declares it.
+
     Attributes:
       parameters: the parameters by name.
       states: the states by name, with their values before the run.

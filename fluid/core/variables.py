@@ -192,11 +192,18 @@ def set_state(name: str, value: jax.Array) -> None:
     """Set the value of a state for the next step; in test mode, and for frozen states, do nothing.
 
     Raises:
+      UnknownNameError: the program has created no state of this name.
       ShapeError: the shape of the value differs from the shape of the state.
     """
     frame = current_frame("core.set_state")
+    states = frame.states
+    if name not in states:
+        raise errors.UnknownNameError(
+            f"the program has no state {name!r}, expected one that it has created: core.create_state({name!r}, ...). "
+            f"{errors.nearest(name, states)}"
+        )
     if frame.mode == TRAIN and not is_frozen(name):
-        before = frame.states[name]
+        before = states[name]
         if jnp.shape(value) != before.shape:
             raise errors.ShapeError(
                 f"the state {name!r} is {before.dtype}{list(before.shape)}, and was given a value of shape "
@@ -266,21 +273,14 @@ def unrecorded(scope: str) -> Iterator[None]:
       scope: prefix of the automatic names in the block, from which random keys are computed; unique in the program.
     """
     frame = current_frame("core.unrecorded")
-    outer_values = frame.made.values
-    outer_naming = frame.naming
-    outer_labelling = frame.labelling
-    frame.made.values = {}
-    frame.naming = Naming(scopes=(scope,))
-    frame.labelling = False
+    made, declared = frame.made, frame.declared
+    outer = made.values, declared.sites, declared.kinds, frame.naming, frame.labelling
+    made.values, declared.sites, declared.kinds = {}, {}, {}
+    frame.naming, frame.labelling = Naming(scopes=(scope,)), False
     try:
         yield
     finally:
-        for name in frame.made.values:
-            frame.declared.sites.pop(name, None)
-            frame.declared.kinds.pop(name, None)
-        frame.made.values = outer_values
-        frame.naming = outer_naming
-        frame.labelling = outer_labelling
+        made.values, declared.sites, declared.kinds, frame.naming, frame.labelling = outer
 
 
 def perturbed(value: Any, perturbation: Any) -> Any:

@@ -107,6 +107,16 @@ def test_a_state_keeps_its_shape(value):
         fluid.Program(program)
 
 
+def test_a_state_is_created_before_it_is_set():
+    def program():
+        core.create_state("mean", [3], "float32", fluid.initializer.Constant(0.0))
+        core.set_state("means", jnp.zeros(3))
+        return fluid.layers.data("x", shape=[4])
+
+    with pytest.raises(errors.UnknownNameError, match=r"no state 'means', .*create_state.*'mean'"):
+        fluid.Program(program)
+
+
 def test_state_reads_return_the_last_write():
     def program():
         for _ in range(3):

@@ -104,7 +104,7 @@ def multi_head_attention(
       values: `[batch, sources, width]`, or a SequenceBatch like the keys; the keys by default.
       num_heads: the number of heads, which divides `size`.
       size: the size of the result, and of all heads in total; the width of the queries by default.
-      causal: whether step `i` attends only to the steps `0` to `i`.
+      causal: whether step `i` attends only to the steps `0` to `i`; queries and keys then have equal numbers of steps.
       dropout_rate: the rate of dropout on the attention weights, in training; the remaining weights are scaled up.
       rotary: whether to rotate queries and keys by their positions, see `rotary_position`.
       cache: the cache of the previous steps, from `attention_cache`. The queries are then one or several new steps,
@@ -142,6 +142,12 @@ def multi_head_attention(
     _check_heads(this, num_heads, size, rotary)
     _check_cache(this, cache, queries, num_heads, size)
     _check_ring(this, ring, dropout_rate, cache)
+    if causal and this.frame.discovering and dense(sources[0]).shape[1] != dense(queries).shape[1]:
+        raise errors.ShapeError(
+            f"{this.name}: causal=True compares steps by their index, and queries {describe(queries)} and keys "
+            f"{describe(sources[0])} have other numbers of steps; expected equal numbers. New steps after earlier ones "
+            f"take cache=; a target that attends to all sources takes causal=False"
+        )
     axis = ring_of(f"{this.name}: ring={ring!r}", ring, causal)
     weights = _one_each(this, "param_attr", param_attr)
     biases = _one_each(this, "bias_attr", bias_attr)

@@ -23,7 +23,7 @@ from fluid.layers.base import (
 from fluid.layers.functional import Activation
 from fluid.layers.kernels.data_format import along_axis, as_computed, without_bias
 from fluid.layers.no_effect import Warned, no_effect
-from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
+from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments, scale_of
 from fluid.param_attr import ParamSetting
 
 _CHANNELS_FIRST = core.default("NCHW")
@@ -106,7 +106,7 @@ def batch_norm(
     x, axis, as_written = as_computed(x, axis)
     size = [x.shape[axis]]
     dtype = wide_dtype(x.dtype)
-    scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
+    scale = scale_of(this, param_attr, size, dtype)
     bias = this.bias(bias_attr, size, dtype)
     mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
     variance_name, moving_variance = this.state(moving_variance_name, "w", size, dtype, Constant(1.0))

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.core import Value
-from fluid.initializer import Constant
 from fluid.layers.base import (
     Layer,
     array_of,
@@ -25,7 +24,7 @@ from fluid.layers.base import (
 )
 from fluid.layers.functional import Activation
 from fluid.layers.kernels.data_format import along_axis, as_computed
-from fluid.layers.norm.moments import affine, channel_axis_of, moments, recorded_moments
+from fluid.layers.norm.moments import affine, channel_axis_of, moments, recorded_moments, scale_of
 from fluid.param_attr import ParamSetting
 
 _EXAMPLE = core.default(1)
@@ -83,12 +82,11 @@ def layer_norm(
         )
     size = [math.prod(shape)]
     dtype = wide_dtype(x.dtype)
-    scaled = scale and param_attr is not False
-    gain = this.parameter("w", param_attr, size, dtype, Constant(1.0)) if scaled else None
+    factors = scale_of(this, param_attr, size, dtype) if scale else None
     bias = this.bias(bias_attr, size, dtype) if shift else None
     whole, mean, variance = moments(x, tuple(range(begin, x.ndim)))
     mean, variance = recorded_moments(this, mean, variance)
-    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), gain, bias, shape)
+    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), factors, bias, shape)
     return this.finish(like(input, result.astype(x.dtype)), act)
 
 
@@ -139,8 +137,9 @@ def group_norm(
             f"{this.name}: groups={groups} does not divide the {channels} channels of {describe(input)}; "
             f"use a divisor, as in groups={_usual_groups(channels)}"
         )
-    scale = this.parameter("w", param_attr, [channels], wide_dtype(x.dtype), Constant(1.0)) if param_attr else None
+    scale = scale_of(this, param_attr, [channels], wide_dtype(x.dtype)) if param_attr else None
     bias = this.bias(bias_attr, [channels], wide_dtype(x.dtype)) if bias_attr else None
+    # A group of one number is 0 whatever the input, of which the moments in `_normal_groups` warn.
     normalise = _normal_groups if axis == 1 or math.prod(x.shape[1:]) == groups else _normal_groups_of_last
     result = affine(normalise(this, x, axis, groups, epsilon), scale, bias, along_axis(axis, x.ndim))
     return this.finish(as_written(result.astype(x.dtype)), act)
@@ -228,7 +227,7 @@ def instance_norm(
     axis = channel_axis_of(this, input, data_format, "data_format")
     size = [x.shape[axis]]
     dtype = wide_dtype(x.dtype)
-    scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
+    scale = scale_of(this, param_attr, size, dtype)
     bias = this.bias(bias_attr, size, dtype)
     whole, mean, variance = moments(x, tuple(i for i in range(1, x.ndim) if i != axis))
     mean, variance = recorded_moments(this, mean, variance)
@@ -275,10 +274,10 @@ def feature_norm(
     """
     this = Layer("feature_norm", name)
     array = _with_features(this, x)
-    gain = _scale(this, param_attr, array)
+    scale = scale_of(this, param_attr, [array.shape[-1]], wide_dtype(array.dtype))
     bias = this.bias(bias_attr, [array.shape[-1]], wide_dtype(array.dtype))
     whole, mean, variance = moments(array, (array.ndim - 1,))
-    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), gain, bias, [-1])
+    result = affine((whole - mean) * jax.lax.rsqrt(variance + epsilon), scale, bias, [-1])
     return this.output(like(x, result.astype(array.dtype)))
 
 
@@ -309,10 +308,10 @@ def rms_norm(x: Value, epsilon: float = 1e-6, param_attr: ParamSetting = None, n
     """
     this = Layer("rms_norm", name)
     array = _with_features(this, x)
-    gain = _scale(this, param_attr, array)
+    scale = scale_of(this, param_attr, [array.shape[-1]], wide_dtype(array.dtype))
     whole = wide(array)
     square = jnp.mean(jnp.square(whole), axis=-1, keepdims=True)
-    result = affine(whole * jax.lax.rsqrt(square + epsilon), gain, None, [-1])
+    result = affine(whole * jax.lax.rsqrt(square + epsilon), scale, None, [-1])
     return this.output(like(x, result.astype(array.dtype)))
 
 
@@ -329,10 +328,3 @@ def _with_features(this: Layer, value: Value) -> Any:
             f"layers.dense(x, size=10)"
         )
     return array
-
-
-def _scale(this: Layer, attr: ParamSetting, x: Any) -> Any:
-    """Create the scale parameter for the last axis of `x`; return None if `attr` is False."""
-    if attr is False:
-        return None
-    return this.parameter("w", attr, [x.shape[-1]], wide_dtype(x.dtype), Constant(1.0))

@@ -7,7 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid.initializer import Constant
 from fluid.layers.base import Layer, dense, describe, row_dims, wide
+from fluid.param_attr import ParamSetting
 
 
 def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
@@ -74,6 +76,11 @@ def recorded_moments(this: Layer, mean: Any, variance: Any, shape: Sequence[int]
     recorded_mean = this.output(mean.reshape(shape))
     recorded_variance = this.output(variance.reshape(shape))
     return recorded_mean.reshape(mean.shape), recorded_variance.reshape(variance.shape)
+
+
+def scale_of(this: Layer, attr: ParamSetting, size: Sequence[int], dtype: Any) -> Any:
+    """Create the scale of a normalisation, a parameter that starts at 1; return None if `attr` is False."""
+    return None if attr is False else this.parameter("w", attr, size, dtype, Constant(1.0))
 
 
 def affine(x: Any, scale: Any, bias: Any, shape: Sequence[int]) -> Any:

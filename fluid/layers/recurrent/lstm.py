@@ -14,6 +14,7 @@ from fluid.layers.base import Layer, layer, parameter_dtype
 from fluid.layers.checks import dtype_of
 from fluid.layers.fc import fc
 from fluid.layers.functional import Activation
+from fluid.layers.kernels.lookup_table import times_matrix
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.dropout import check_probability, drop
 from fluid.layers.recurrent.cells import (
@@ -425,7 +426,7 @@ class _Direction(NamedTuple):
     def run(self, x: jax.Array, start: LSTMState, reverse: bool) -> tuple[jax.Array, LSTMState]:
         """Run an LSTM over inputs `[time, batch, in]`; return the hidden states of all steps, and the last state."""
         cell = LSTM(LSTMUnit("ifgo"), self.from_hidden)
-        return unroll(cell, x @ self.from_input + self.bias, start, reverse=reverse)
+        return unroll(cell, times_matrix(x, self.from_input) + self.bias, start, reverse=reverse)
 
 
 def _unpack(flat: jax.Array, sizes: list[int], width: int, directions: int) -> list[_Direction]:

@@ -390,3 +390,12 @@ def test_wrong_arguments(case):
     with pytest.raises(errors.FluidError, match=message) as caught:
         fluid.Program(lambda: build(declare("x", X)))
     assert isinstance(caught.value, ValueError)
+
+
+def test_causal_attention_to_more_steps_is_refused():
+    def program():
+        new, memory = layers.data("new", [2, 8]), layers.data("memory", [5, 8])
+        return layers.multi_head_attention(new, memory, num_heads=2, causal=True)
+
+    with pytest.raises(errors.ShapeError, match=r"\[batch, 2, 8\] and keys .*\[batch, 5, 8\].*cache="):
+        fluid.Program(program)
