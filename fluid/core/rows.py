@@ -338,6 +338,7 @@ class Call:
       name: the name of the primitive.
       params: the parameters in the first trace.
       others: the parameters in the second trace.
+      both: the parameters in both traces.
       inputs: for each input, its sizes in both traces.
       outputs: for each output, its sizes in both traces.
       rows: the kinds of the inputs of the kind "rows".
@@ -345,8 +346,8 @@ class Call:
 
     def __init__(self, equation: Any, twin: Any, kinds: list[Kind], reading: Reading):
         self.equation, self.twin, self.kinds, self.reading = equation, twin, kinds, reading
-        self.name = equation.primitive.name
-        self.params, self.others = equation.params, twin.params
+        self.name = equation.primitive.name.replace("-", "_")
+        self.both = self.params, self.others = equation.params, twin.params
         self.inputs = [sizes(v, w) for v, w in zip(equation.invars, twin.invars, strict=True)]
         self.outputs = [sizes(v, w) for v, w in zip(equation.outvars, twin.outvars, strict=True)]
         self.rows = [kind for kind in kinds if kind.name == "rows"]
@@ -515,7 +516,7 @@ def _results_of(call: Call) -> list[Kind]:
             reduced = None  # another sum over the rows is added
         if reduced is not None:
             return [MIXED._replace(equation=reduced.equation if reduced.name == "mixed" else None)] * count
-        followed = _ELEMENTWISE if call.name in _ARITHMETIC or call.name in _OF_ELEMENTS else _TABLE.get(call.name)
+        followed = _TABLE.get(call.name)
         found = None if followed is None else followed(call)
         if found is None:
             # A result without an axis of open size is one value of the whole minibatch, if the table knows the
@@ -864,8 +865,6 @@ def _moved(call: Call, kind: Kind, extent: Pair | None = None) -> Kind | None:
       extent: the size that is followed; None for the number of rows.
     """
     name, axis, params = call.name, kind.axis, call.params
-    if name in ("copy", "convert_element_type", "reduce_precision"):
-        return kind
     if name == "reshape":
         return None if params.get("dimensions") is not None else _reshaped(call, kind, extent or call.reading.batches)
     if name == "broadcast_in_dim":
@@ -943,58 +942,42 @@ def _reduce(call: Call) -> Kind | list[Kind] | None:
     return first._replace(axis=first.axis - sum(axis < first.axis for axis in axes))
 
 
-def _along_axis(*names: str) -> Callable[[Call], Kind | None]:
-    """Return a function that follows a primitive along one axis, which must not be the axis of rows."""
+def _if(fits: Callable[[Call, int], bool], scaled: bool = False) -> Callable[[Call], Kind | None]:
+    """Return a function for primitives that compute each row alone under a condition, and keep the axis of rows.
+
+    Args:
+      fits: called with the equation and the axis of rows; the condition.
+      scaled: True if the results are proportional to the inputs.
+    """
 
     def follow(call: Call) -> Kind | None:
         first = _common(call)
-        axes = [call.params[name] for name in names if name in call.params]
-        if not axes:
-            axes = [len(call.inputs[0]) - 1]
-        axis = axes[0] % max(len(call.inputs[0]), 1)
-        return None if first is None or first.scale or axis == first.axis else first
+        return first if first is not None and (scaled or not first.scale) and fits(call, first.axis) else None
 
     return follow
 
 
-def _leading(count: int) -> Callable[[Call], Kind | None]:
-    """Return a function for primitives that compute on the last `count` axes and treat the others as batches."""
-
-    def follow(call: Call) -> Kind | None:
-        first = _common(call)
-        cores = len(call.params["fft_lengths"]) if call.name == "fft" else count
-        if first is None or first.scale or not call.has_equal_params:
-            return None
-        fits = all(
-            kind.axis < len(dims) - cores
-            for kind, dims in zip(call.kinds, call.inputs, strict=True)
-            if kind.name == "rows"
-        )
-        return first if fits else None
-
-    return follow
+def _is_along_another(call: Call, axis: int) -> bool:
+    """Return whether a primitive along one axis, by default the last, works along another axis than `axis`."""
+    named = (call.params[name] for name in ("axis", "dimension", "reduction_dimension") if name in call.params)
+    return bool(axis != next(named, -1) % len(call.inputs[0]))
 
 
-def _window(call: Call) -> Kind | None:
-    """Return the kind of a reduction over windows, which must have the size 1 along the axis of rows."""
-    first = _common(call)
-    if first is None or first.scale:
-        return None
+def _leads(call: Call, count: int) -> bool:
+    """Return whether the rows are along batch dimensions of all inputs, which are before the last `count` axes."""
+    pairs = zip(call.kinds, call.inputs, strict=True)
+    return call.has_equal_params and all(k.axis < len(dims) - count for k, dims in pairs if k.name == "rows")
+
+
+def _has_plain_window(call: Call, axis: int) -> bool:
+    """Return whether the windows of a reduction have the size 1 along an axis."""
     trivial = {"window_dimensions": 1, "window_strides": 1, "base_dilation": 1, "window_dilation": 1, "padding": (0, 0)}
-    for key, value in trivial.items():
-        for params in (call.params, call.others):
-            found = params.get(key)
-            if found is not None and (tuple(found[first.axis]) if key == "padding" else found[first.axis]) != value:
-                return None
-    return first
+    found = [(p[key][axis], plain) for key, plain in trivial.items() for p in call.both if p.get(key) is not None]
+    return all(value == plain or (plain == (0, 0) and tuple(value) == plain) for value, plain in found)
 
 
-def _pad(call: Call) -> Kind | None:
-    first = _common(call)
-    if first is None or first.scale or call.kinds[1].name == "rows":
-        return None
-    plain = all(tuple(p["padding_config"][first.axis]) == (0, 0, 0) for p in (call.params, call.others))
-    return first if plain else None
+def _is_padded_elsewhere(call: Call, axis: int) -> bool:
+    return call.kinds[1].name != "rows" and all(tuple(p["padding_config"][axis]) == (0, 0, 0) for p in call.both)
 
 
 def _convolve(call: Call) -> Kind | None:
@@ -1082,11 +1065,8 @@ def _index_of(call: Call) -> Kind | None:
     """Return the kind of the indices of a gather or scatter as "indices"; None if they have no rows to follow."""
     kind, last = call.kinds[1], len(call.inputs[1]) - 1
     numbers = call.params["dimension_numbers"]
-    if numbers.operand_batching_dims and kind.counted is None:
+    if numbers.operand_batching_dims:
         kind = _as_rows(kind, call.inputs[1], call.reading.batches)
-    if kind.counted is not None:
-        own = frozenset({0}) if call.inputs[1][-1] == (1, 1) else frozenset[int]()
-        return Kind("indices", axis=kind.counted, own=own)
     if kind.name not in ("rows", "indices") or kind.axis == last or kind.scale:
         return None
     return kind._replace(name="indices")
@@ -1113,7 +1093,7 @@ def _gather(call: Call) -> Kind | None:
         if numbers.operand_batching_dims and indices.axis in numbers.start_indices_batching_dims:
             own = numbers.start_indices_batching_dims.index(indices.axis)
             chosen -= {numbers.operand_batching_dims[own]} - operand.along
-        return None if operand.along & chosen or indices.own and not _at_own(call, indices, chosen) else result
+        return None if operand.along & chosen or indices.own else result
     if axis in numbers.operand_batching_dims:
         place = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(axis)]
         return result if place == indices.axis and operand.inner == indices.inner and not indices.own else None
@@ -1122,19 +1102,8 @@ def _gather(call: Call) -> Kind | None:
     return result if own and indices.own == {column} else None
 
 
-def _at_own(call: Call, indices: Kind, chosen: set[int]) -> bool:
-    """Return whether a constant operand, such as zeros, is read by the number of the row only where it is uniform."""
-    numbers = call.params["dimension_numbers"]
-    return all(call.inputs[0][numbers.start_index_map[column]] == call.reading.batches for column in indices.own)
-
-
-_SCATTERED = {"scatter_add": "sum", "scatter-add": "sum", "scatter_max": "max", "scatter-max": "max"} | {
-    "scatter_min": "min",
-    "scatter-min": "min",
-}
-
-
-_SCATTERS = frozenset({"scatter", "scatter-mul", "scatter_mul", "scatter_sub", *_SCATTERED})
+_SCATTERED = {"scatter_add": "sum", "scatter_max": "max", "scatter_min": "min"}
+_SCATTERS = frozenset({"scatter", "scatter_mul", "scatter_sub", *_SCATTERED})
 
 
 def _scatter(call: Call) -> Kind | None:
@@ -1175,54 +1144,39 @@ def _scatter(call: Call) -> Kind | None:
     return indices._replace(name="rows", axis=axis, own=frozenset())
 
 
-def _draw(call: Call) -> Kind | None:
-    """Return the kind of random numbers drawn with keys that have rows."""
-    first = _common(call)
-    return first if first is not None and first.axis == 0 else None
-
-
 def _stack(call: Call) -> Kind | None:
     first = _common(call)
     return None if first is None else first._replace(axis=first.axis + (first.axis >= call.params["axis"]))
 
 
-def _tile(call: Call) -> Kind | None:
-    first = _common(call)
-    return first if first is not None and all(p["reps"][first.axis] == 1 for p in (call.params, call.others)) else None
-
-
-def _split(call: Call) -> Kind | None:
-    first = _common(call)
-    return None if first is None or first.axis == call.params["axis"] else first
-
-
-_ELEMENTWISE = _elementwise
 _MOVES = frozenset("reshape broadcast_in_dim transpose squeeze rev slice".split())
 _REDUCTIONS = frozenset(
     "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor reduce argmax argmin".split()
 )
+_ORDERS = "cumsum cumprod cummax cummin cumlogsumexp sort top_k approx_top_k".split()
+_DRAWS = "random_bits random_fold_in random_wrap random_unwrap random_seed".split()
 _MATRICES = ["cholesky", "triangular_solve", "lu", "eigh", "eig", "qr", "svd", "householder_product"]
 _WINDOWS = ["reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min", "select_and_gather_add"]
 _TABLE: Mapping[str, Callable[[Call], Any]] = {
     **dict.fromkeys(_MOVES, _layout),
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(["cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"], _along_axis("axis")),
-    **dict.fromkeys(["sort", "top_k", "approx_top_k"], _along_axis("dimension", "axis", "reduction_dimension")),
-    **dict.fromkeys(_MATRICES, _leading(2)),
-    **dict.fromkeys(["tridiagonal_solve", "lu_pivots_to_permutation"], _leading(1)),
-    "fft": _leading(1),
-    **dict.fromkeys(_WINDOWS, _window),
+    **dict.fromkeys(_ARITHMETIC | _OF_ELEMENTS, _elementwise),
+    **dict.fromkeys(_ORDERS, _if(_is_along_another)),
+    **dict.fromkeys(_MATRICES, _if(lambda call, _: _leads(call, 2))),
+    **dict.fromkeys(["tridiagonal_solve", "lu_pivots_to_permutation"], _if(lambda call, _: _leads(call, 1))),
+    "fft": _if(lambda call, _: _leads(call, len(call.params["fft_lengths"]))),
+    **dict.fromkeys(_WINDOWS, _if(_has_plain_window)),
     **dict.fromkeys(["dynamic_slice", "dynamic_update_slice"], _cut),
     **dict.fromkeys(_SCATTERS, _scatter),
-    **dict.fromkeys(["random_bits", "random_fold_in", "random_wrap", "random_unwrap", "random_seed"], _draw),
+    **dict.fromkeys(_DRAWS, _if(lambda call, axis: axis == 0)),
     "gather": _gather,
-    "pad": _pad,
+    "pad": _if(_is_padded_elsewhere),
     "conv_general_dilated": _convolve,
     "dot_general": _contract,
     "concatenate": _concatenate,
-    "split": _split,
+    "split": _if(_is_along_another, scaled=True),
     "stack": _stack,
-    "tile": _tile,
+    "tile": _if(lambda call, axis: all(p["reps"][axis] == 1 for p in call.both), scaled=True),
 }
 
 
