@@ -196,14 +196,13 @@ def set_state(name: str, value: jax.Array) -> None:
       ShapeError: the shape of the value differs from the shape of the state.
     """
     frame = current_frame("core.set_state")
-    states = frame.states
-    if name not in states:
-        raise errors.UnknownNameError(
-            f"the program has no state {name!r}, expected one that it has created: core.create_state({name!r}, ...). "
-            f"{errors.nearest(name, states)}"
-        )
     if frame.mode == TRAIN and not is_frozen(name):
-        before = states[name]
+        before = frame.states.get(name)
+        if before is None:
+            raise errors.UnknownNameError(
+                f"the program has no state {name!r}, expected one that it has created: core.create_state({name!r}, "
+                f"...). {errors.nearest(name, frame.states)}"
+            )
         if jnp.shape(value) != before.shape:
             raise errors.ShapeError(
                 f"the state {name!r} is {before.dtype}{list(before.shape)}, and was given a value of shape "
