@@ -368,14 +368,16 @@ def needed_by(jaxpr: Any, targets: Iterable[Any]) -> set[Any]:
     return {*wanted, *read}
 
 
-def inner_jaxprs(equation: Any) -> Iterator[Any]:
-    """Yield the jaxprs of the functions that an equation calls, such as loop bodies, branches and conditions."""
+def inner_functions(equation: Any) -> list[Any]:
+    """Return the jaxprs of the functions that an equation calls, closed if they are stored with their constants."""
     # Do not use `jax.extend.core.jaxprs_in_params`: importing `jax.extend.core` takes longer than importing `fluid`.
-    for value in equation.params.values():
-        for item in value if isinstance(value, tuple | list) else [value]:
-            inner = getattr(item, "jaxpr", item)
-            if hasattr(inner, "eqns"):
-                yield inner
+    values = (value if isinstance(value, tuple | list) else [value] for value in equation.params.values())
+    return [v for v in itertools.chain.from_iterable(values) if hasattr(getattr(v, "jaxpr", v), "eqns")]
+
+
+def inner_jaxprs(equation: Any) -> list[Any]:
+    """Return the open jaxprs of the functions that an equation calls, such as loop bodies, branches and conditions."""
+    return [getattr(function, "jaxpr", function) for function in inner_functions(equation)]
 
 
 def count(jaxpr: Any) -> int:

@@ -20,7 +20,6 @@ users declare by `mark` and `marked` that a computation treats each row alone al
 """
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,6 +30,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from fluid.core.equations import (
     call_of,
+    inner_functions,
     inner_jaxprs,
     is_called_by_user,
     is_literal,
@@ -475,20 +475,10 @@ def _alike(first: Any, second: Any) -> bool:
             return False
         if len(equation.outvars) != len(twin.outvars) or equation.params.keys() != twin.params.keys():
             return False
-        inner, other = _functions(equation), _functions(twin)
-        if len(inner) != len(other) or not all(
-            _alike(getattr(a, "jaxpr", a), getattr(b, "jaxpr", b)) for a, b in zip(inner, other, strict=True)
-        ):
+        inner, other = inner_jaxprs(equation), inner_jaxprs(twin)
+        if len(inner) != len(other) or not all(map(_alike, inner, other)):
             return False
     return True
-
-
-def _functions(equation: Any) -> list[Any]:
-    """Return the jaxprs of the functions that an equation calls, closed if they are stored with their constants."""
-    values = itertools.chain.from_iterable(
-        value if isinstance(value, tuple | list) else [value] for value in equation.params.values()
-    )
-    return [value for value in values if hasattr(getattr(value, "jaxpr", value), "eqns")]
 
 
 def _results_of(call: Call) -> list[Kind]:
@@ -1185,7 +1175,7 @@ _TABLE: Mapping[str, Callable[[Call], Any]] = {
 
 def _called(call: Call) -> list[Kind]:
     """Return the kinds of the results of a called function."""
-    pairs = zip(_functions(call.equation), _functions(call.twin), strict=True)
+    pairs = zip(inner_functions(call.equation), inner_functions(call.twin), strict=True)
     for first, second in pairs:
         if len(getattr(first, "jaxpr", first).invars) == len(call.kinds):
             return call.reading.inside(first, second, call.kinds, call.reading.site or call.equation)

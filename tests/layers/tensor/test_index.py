@@ -1,5 +1,7 @@
 """Layers that scatter, select, pad or describe values: compared with NumPy."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from layers.run_program import check, feeds, output
 
 import fluid
 from fluid import errors, layers
+from fluid.export.signature import FeedSignature
 
 X, ROWS = real(5, 3), real(4, 3, salt=1)
 
@@ -189,3 +192,10 @@ def test_computed_indices_out_of_range_are_nan():
     with fluid.Session(program) as session:
         found = session.run(feed={"x": np.ones((2, 2)), "i": [[0, 0], [1, 0]]})[0]
     np.testing.assert_array_equal(found, [2.0, np.nan])
+
+
+def test_an_exported_model_knows_indices_of_rows():
+    found = FeedSignature.of(fluid.Program(of_rows(layers.gather, [1])).feeds["i"], ("batch", 1))
+    read = FeedSignature.from_json(json.loads(json.dumps(found.to_json())))
+    assert read.limits == (0, None, None)
+    assert (read.limits_for(4), found.limits_for(2)) == ((0, 4, None), (0, 2, None))
