@@ -135,8 +135,8 @@ def test_case_takes_the_first_that_is_true(flags, with_default):
 
 
 FORMS = {
-    "dict": lambda fs: dict(zip((3, 0, 7), fs, strict=True)),
-    "pairs": lambda fs: list(zip((3, 0, 7), fs, strict=True)),
+    "dict": lambda fs: dict(zip((3, 7, 0), fs, strict=True)),
+    "pairs": lambda fs: list(zip((3, 7, 0), fs, strict=True)),
     "list": list,
 }
 
@@ -145,7 +145,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_switch_case_takes_the_function_of_that_number(form, default):
     functions = [lambda value=value: float(value) for value in (10, 20, 30)]
-    numbers = dict(zip((0, 1, 2) if form == "list" else (3, 0, 7), (10, 20, 30), strict=True))
+    numbers = dict(zip((0, 1, 2) if form == "list" else (3, 7, 0), (10, 20, 30), strict=True))
 
     def program():
         return layers.switch_case(flag("i", "int64"), FORMS[form](functions), (lambda: -1.0) if default else None)

@@ -214,6 +214,17 @@ def test_sampled_softmax_with_given_samples():
         want, x=logits, label=label, s=samples, p=odds)  # fmt: skip
 
 
+def test_samples_that_are_any_true_class_are_left_out():
+    label, samples = np.array([[1, 3], [2, 0]]), np.array([[1, 3, 3, 2], [2, 0, 1, 0]])
+    logits, odds = real(2, 4), np.full((2, 4), 0.5, "float32")
+    kept = [[1, 3, 2], [2, 0, 1]]
+    shares = [np.exp(row[classes]) / np.exp(row[classes]).sum() for row, classes in zip(logits, kept, strict=True)]
+    check(
+        lambda x, label, s, p: layers.sampled_softmax_with_cross_entropy(
+            x, label, 2, num_true=2, use_customized_samples=True, customized_samples=s, customized_probabilities=p),
+        [[-np.log(share[:2]).mean()] for share in shares], x=logits, label=label, s=samples, p=odds)  # fmt: skip
+
+
 def test_distinct_draws_match_their_expected_counts():
     def draw(key):
         return sampled._draw_without_repetition(key, 5, 20)
