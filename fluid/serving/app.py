@@ -242,7 +242,9 @@ class App(http.Application):
                         yield part
             # the response has begun, so an error cannot change its HTTP status: send the error as an event
             except Exception as error:
-                yield server_sent(self.error_response(error).body, "error")
+                response = self.error_response(error)
+                request.status = response.status  # for the access log and the metrics
+                yield server_sent(response.body, "error")
 
         return EventStream(events=events())
 
@@ -257,24 +259,22 @@ class App(http.Application):
         """Run a model repeatedly, each time on the sequences that the last run has extended; yield one event per run.
 
         Each run is a job like an ordinary request: it waits in the queue, and shares batches with other requests. The
-        runs end when no sequence grows, or when the client disconnects.
+        runs end when no sequence grows.
+
+        Raises:
+          Refusal: 400 when the client disconnects, and other errors of a run.
         """
-        disconnect = asyncio.ensure_future(request.receive())
-        try:
-            while not disconnect.done():
-                version, job = self._submit(request, find, version, inference, job)
-                values = await self._result(request, version, job)
-                feeds = continued(job.values, values)
-                if feeds is None:
-                    return
-                call = functools.partial(_inference_response, version, inference, values)
-                event = server_sent((await self._run(_size(values) > _LARGE_AS_JSON, call)).body)
-                request.sent += len(event)
-                yield event
-                inference = replace(inference, inputs=protocol.to_tensors(feeds))
-                job = self._job(version, inference)
-        finally:
-            disconnect.cancel()
+        while not request.disconnect().done():
+            version, job = self._submit(request, find, version, inference, job)
+            values = await self._result(request, version, job)
+            feeds = continued(job.values, values)
+            if feeds is None:
+                return
+            call = functools.partial(_inference_response, version, inference, values)
+            yield server_sent((await self._run(_size(values) > _LARGE_AS_JSON, call)).body)
+            inference = replace(inference, inputs=protocol.to_tensors(feeds))
+            job = self._job(version, inference)
+        raise _gone()
 
     async def _run(self, is_long: bool, call: Callable[[], T]) -> T:
         """Return the result of `call`; if `is_long`, the worker thread runs it, so the event loop is not blocked."""
@@ -339,7 +339,7 @@ class App(http.Application):
         """Wait for a job and return its results; cancel the job at its deadline, or when the client disconnects."""
         try:
             if not job.future.done() and await self._is_disconnected(request, job):
-                raise Refusal(400, "the client went away")
+                raise _gone()
             if not job.future.done() or job.future.cancelled():
                 raise self._too_late()
             return job.future.result()
@@ -352,13 +352,13 @@ class App(http.Application):
         await _wait(job, min(_UNWATCHED, self.settings.timeout))
         if job.future.done():
             return False
-        disconnect = asyncio.ensure_future(request.receive())
-        disconnect.add_done_callback(lambda _: job.ended.set())
+        disconnect = request.disconnect()
+        disconnect.add_done_callback(wake := lambda _: job.ended.set())
         try:
             await _wait(job, job.deadline - time.monotonic())
             return disconnect.done() and not job.future.done()
         finally:
-            disconnect.cancel()
+            disconnect.remove_done_callback(wake)
 
     def _wake(self, jobs: Sequence[Job]) -> None:
         """Let the HTTP requests that wait for the results of `jobs` continue.
@@ -415,6 +415,11 @@ class App(http.Application):
             # Only log an error of the search for new versions of the models, because the next search may succeed.
             except Exception:
                 LOG.exception("new versions were not looked for")
+
+
+def _gone() -> Refusal:
+    """Return the error for a request whose client has disconnected; only the access log and the metrics show it."""
+    return Refusal(400, "the client went away")
 
 
 def _static_file(name: str, content_type: str) -> http.Endpoint:

@@ -39,6 +39,7 @@ class Job:
       shape: jobs of equal shapes may run as one batch; a job of shape None runs alone.
       deadline: the time at which the request stops waiting for results, in seconds of `time.monotonic`.
       seed: the seed of random numbers; with None, the numbers differ from the numbers of all earlier jobs.
+      key: the key of the padded shapes of the feeds, which `max_shapes` counts when the job runs.
       future: a Future of the results of this job by name.
       arrived: the time at which this job was created, in seconds of `time.monotonic`.
       ended: an event for which the request waits; the event loop sets the events of all jobs of a batch in one call.
@@ -49,6 +50,7 @@ class Job:
     shape: Hashable
     deadline: float
     seed: int | None = None
+    key: Hashable = None
     future: Future[Values] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -108,8 +110,7 @@ class Batcher:
         self._last = 1  # the number of jobs (inference requests) in the last batch
         self._closed = False
         self._running = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None  # starts with the first job: a Batcher without jobs needs no close
 
     @property
     def waiting(self) -> int:
@@ -128,6 +129,10 @@ class Batcher:
                 raise Closed("the model is not served any more")
             if len(self._jobs) >= self._max_jobs:
                 raise QueueFull("too many requests are waiting")
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
+                thread.start()
+                self._thread = thread
             self._jobs.append(job)
             self._rows += job.rows
             # Notify the thread of the Batcher only if it can stop waiting: for the first job, or for a full batch.
@@ -167,7 +172,8 @@ class Batcher:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _work(self) -> None:
         while (batch := self._next()) is not None:
@@ -340,7 +346,6 @@ class Runner:
         self._shapes = CompiledSizes(program, settings)
         self._names = _names_of(program)
         self._keys: set[Any] = set()
-        self._lock = threading.Lock()
         self._warm = 0
         self._seconds: dict[tuple[Any, int], float] = {}
         self._quick: set[tuple[Any, int]] = set()
@@ -412,7 +417,7 @@ class Runner:
         checked = self._shapes.padded(rung, checked)
         key = self._key(rung, checked, rows)
         self._check_key(key)
-        return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
+        return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed, key)
 
     def encoded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Convert the raw rows of a request to feeds, by the table of the model.
@@ -484,7 +489,13 @@ class Runner:
         return rows if self._seconds[key, more] / rows <= self._seconds[key, fewer] / fewer else fewer
 
     def run(self, jobs: Sequence[Job]) -> list[Values]:
-        """Run jobs of equal shapes as one batch; return the results of each job by name."""
+        """Run jobs of equal shapes as one batch; return the results of each job by name.
+
+        Raises:
+          FeedError: the shapes are new, and other jobs have used up `max_shapes` since `job` has checked it.
+        """
+        self._check_key(jobs[0].key)
+        self._keys.add(jobs[0].key)
         draw = self._draw(jobs[0].seed) if self._program.draws else None
         rows = sum(job.rows for job in jobs)
         size = self._shapes.padded_rows(rows)
@@ -540,17 +551,16 @@ class Runner:
         return key if self._padded else (key, rows)
 
     def _check_key(self, key: Any) -> None:
-        """Record the feed shapes `key`; raise FeedError if they need more compilations than `max_shapes` allows."""
-        if key in self._keys:
-            return
-        # The lock is necessary, because the worker thread checks large requests while the event loop checks all others.
-        with self._lock:
-            if len(self._keys) - self._warm >= self._settings.max_shapes:
-                raise errors.FeedError(
-                    f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not "
-                    f"fixed, and this would be another one; pad the inputs, or serve the model with a larger max_shapes"
-                )
-            self._keys.add(key)
+        """Raise FeedError if the feed shapes `key` need more compilations than `max_shapes` allows.
+
+        Only `run` adds a key, because a request may still be refused after this check. A Batcher runs one batch at a
+        time, so `run` needs no lock.
+        """
+        if key not in self._keys and len(self._keys) - self._warm >= self._settings.max_shapes:
+            raise errors.FeedError(
+                f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not "
+                f"fixed, and this would be another one; pad the inputs, or serve the model with a larger max_shapes"
+            )
 
     def _outputs(self, values: Sequence[Any]) -> list[ModelOutput]:
         found = []

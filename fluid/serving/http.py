@@ -58,8 +58,9 @@ class Response:
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    async def send(self, send: Send) -> None:
-        """Send this response to the client, as ASGI messages."""
+    async def send(self, send: Send, request: "HttpRequest") -> None:
+        """Send this response to the client, as ASGI messages; record its status and its size in `request`."""
+        request.status, request.sent = self.status, len(self.body)
         headers = [
             (b"content-length", b"%d" % len(self.body)),
             (b"content-type", self.content_type.encode("latin-1")),
@@ -74,20 +75,25 @@ class Response:
 class EventStream(Response):
     """A streamed response: server-sent events, each of which is sent as soon as its data is computed.
 
+    The headers with status 200 are sent before the first event. The access log and the metrics get the status of the
+    whole stream: after an error between two events, the status of this error, and 0 if the server ends the stream.
+
     Attributes:
-      events: the bytes of each event, from `server_sent`.
+      events: the bytes of each event, from `server_sent`. After an error, the status of the request is set.
     """
 
     events: AsyncIterator[bytes]
     body: bytes = b""
     content_type: str = "text/event-stream"
 
-    async def send(self, send: Send) -> None:
-        """Send this response to the client, as ASGI messages: one for each event."""
+    async def send(self, send: Send, request: "HttpRequest") -> None:
+        """Send this response to the client, as ASGI messages: one for each event; see `Response.send`."""
         headers = [(b"content-type", self.content_type.encode("latin-1")), *_SAFE]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         async for event in self.events:
+            request.sent += len(event)
             await send({"type": "http.response.body", "body": event, "more_body": True})
+        request.status = request.status or self.status
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -107,7 +113,7 @@ class HttpRequest:
       model: the name of the model that responds; empty for an unknown model.
       version: the version of the model that responds.
       infers: True for an inference request.
-      status: the HTTP status of the response; 0 if there is no response yet.
+      status: the HTTP status of the response; 0 if there is no response yet, or a stream that has not ended.
       sent: the number of bytes in the body of the response.
       seconds: the time, in seconds, from the head of the request to the end of its response.
     """
@@ -127,9 +133,21 @@ class HttpRequest:
         self.status = self.sent = 0
         self.seconds = self._ended = 0.0
         self._start = time.perf_counter()
+        self._disconnect: asyncio.Future[Any] | None = None
+
+    def disconnect(self) -> asyncio.Future[Any]:
+        """Return a future that is done when the client has disconnected, after `receive` has returned the whole body.
+
+        All calls return one future, because ASGI does not say which of two waiting calls of `receive` gets a message.
+        """
+        if self._disconnect is None:
+            self._disconnect = asyncio.ensure_future(self.receive())
+        return self._disconnect
 
     def end(self) -> None:
         """Record the end time and the duration of this request, after its response is sent."""
+        if self._disconnect is not None:
+            self._disconnect.cancel()
         self.seconds = time.perf_counter() - self._start
         self._ended = time.time()
 
@@ -381,8 +399,7 @@ class Application(abc.ABC):
             request = HttpRequest(scope, receive)
             try:
                 response = await self._respond(request)
-                request.status, request.sent = response.status, len(response.body)
-                await response.send(send)
+                await response.send(send, request)
             finally:
                 request.end()
                 self._log_soon(request)

@@ -172,6 +172,16 @@ def test_cancelled_and_late_jobs_are_skipped():
     assert recorder.batches == [[0], [3], [5]]
 
 
+def test_a_thread_starts_with_the_first_job():
+    before = threading.enumerate()
+    batcher = Batcher(lambda jobs: [{}] * len(jobs), max_rows=1)
+    assert threading.enumerate() == before
+    batcher.close()
+    with pytest.raises(Closed):
+        batcher.submit(a_job(1))
+    assert threading.enumerate() == before
+
+
 def test_a_failing_batch_raises_and_the_queue_continues():
     failures = []
 

@@ -15,6 +15,7 @@ import pytest
 from serving.running_server import (
     DIGITS,
     Held,
+    any_size,
     ask,
     connected,
     digits,
@@ -27,6 +28,8 @@ from serving.running_server import (
 
 import fluid
 from fluid import errors
+from fluid.serving.batching import Runner
+from fluid.serving.settings import Settings
 
 
 def good(server):
@@ -284,6 +287,17 @@ def test_row_45_shapes_are_capped(server):
             tensor = {"name": "words", "shape": [rows, steps], "datatype": "INT64", "data": [1] * rows * steps}
             assert ask(server, "/v2/models/sentiment/infer", {"inputs": [tensor]})[0] == 200
     assert sentiment.compilations == before
+
+
+def test_row_45_only_shapes_that_run_are_counted():
+    program = fluid.Program(any_size)
+    runner = Runner(fluid.Session(program), program, Settings(max_batch=1, max_shapes=1), "any_size")
+    runner.warm_up()
+    first, second = (runner.job({"x": [[1.0] * columns]}, timeout=60.0) for columns in (2, 3))
+    assert runner.run([second])[0]["sum"].tolist() == [3.0]
+    for call in (lambda: runner.run([first]), lambda: runner.job({"x": [[1.0] * 4]}, timeout=60.0)):
+        with pytest.raises(errors.FeedError, match="no more than 1 shapes are compiled"):
+            call()
 
 
 # Row 46 of tests/FAULTS.md: start and end of a server, and a model that fails.

@@ -1,5 +1,6 @@
 """Generated texts that arrive in parts: server-sent events of `/infer`, and local and remote `Inferencer.stream`."""
 
+import asyncio
 import functools
 import itertools
 import json
@@ -184,7 +185,14 @@ def test_a_client_that_goes_away_ends_its_stream(server, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "fluid.serving.access")
     started, logged = threading.Event(), threading.Event()
     handler = logging.Handler()
-    handler.emit = lambda record: "versions/1" in record.getMessage() and logged.set()
+    lines = []
+
+    def emit(record):
+        if "versions/1" in record.getMessage():
+            lines.append(json.loads(record.getMessage()))
+            logged.set()
+
+    handler.emit = emit
 
     def wait(number):
         started.set()
@@ -200,6 +208,57 @@ def test_a_client_that_goes_away_ends_its_stream(server, monkeypatch, caplog):
         assert logged.wait(20)
     finally:
         logging.getLogger("fluid.serving.access").removeHandler(handler)
+    assert [line["status"] for line in lines] == [400]
+
+
+def logged(server, caplog, body, **parameters):
+    """Read a stream to its end; return its line of the access log, and all bytes of its body."""
+    with caplog.at_level(logging.INFO, "fluid.serving.access"):
+        with ask(server, body, **parameters) as answer:
+            assert answer.status == 200
+            data = answer.read()
+        urllib.request.urlopen(f"{server.url}/metrics").close()  # writes all waiting lines
+    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "fluid.serving.access"]
+    (line,) = [line for line in lines if line["path"] == URL]
+    return line, data
+
+
+def test_the_log_describes_the_whole_stream(server, caplog, monkeypatch):
+    before_each_run(server, monkeypatch, 55, lambda number: number == 2 and {}["secret"])
+    line, data = logged(server, caplog, {}, seed=55)
+    assert data.count(b"data: ") == 3 and b"event: error" in data
+    assert (line["status"], line["sent"]) == (500, len(data))
+    caplog.clear()
+    rows = [{"name": "text", "datatype": "INT64", "shape": [2, -1], "data": [[1, END], [2, END]]}]
+    rows.append({"name": "temperature", "datatype": "FP32", "shape": [2, 1], "data": [0, 0]})
+    line, data = logged(server, caplog, {"inputs": rows})
+    assert (line["status"], line["sent"]) == (200, len(data))
+
+
+def test_one_call_of_receive_waits_at_a_time(server, monkeypatch):
+    """Call the application with a `receive` that, like a queue, gives the message to the call that waited first."""
+    body, headers = request({})
+    application, sent, waiting = server.app, [], []
+
+    async def receive():
+        if body_left:
+            return {"type": "http.request", "body": body_left.pop(), "more_body": False}
+        waiting.append(asyncio.get_running_loop().create_future())
+        assert sum(not one.done() for one in waiting) == 1
+        return await waiting[-1]
+
+    async def send(message):
+        sent.append(message)
+        if len(sent) == 2:
+            waiting[0].set_result({"type": "http.disconnect"})
+
+    body_left = [body]
+    names = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": URL, "headers": names, "client": ("one", 1)}
+    monkeypatch.setattr("fluid.serving.app._UNWATCHED", 0.0)
+    loop = application._loop
+    asyncio.run_coroutine_threadsafe(application(scope, receive, send), loop).result(20)
+    assert len(waiting) == 1 and b"the client went away" in sent[-2]["body"]
 
 
 def test_a_failure_between_parts_ends_in_an_error(server, monkeypatch):
