@@ -32,7 +32,7 @@ from fluid.runtime import Session
 from fluid.runtime.finite import Health
 from fluid.runtime.state_io import check_state, live_state, names_here
 from fluid.trainer.checkpoint.config import BestMeasured, CheckpointConfig, Score, check_shared
-from fluid.trainer.checkpoint.writer import Writer
+from fluid.trainer.checkpoint.writer import NotFiniteError, Writer
 from fluid.trainer.device_calls import DeviceCall, Policy
 from fluid.trainer.handlers import Handler
 from fluid.trainer.resume import Progress
@@ -321,8 +321,8 @@ class Checkpoints(NoCheckpoints):
         self.wait()
         # the import of Orbax is slow: load Orbax before training, not during the first steps
         importlib.import_module("orbax.checkpoint")
-        self._lock()
         try:
+            self._lock()
             self._writer.begin(Health.at_start(self._arrays(), self._session.engine.members))
         except BaseException:
             self.folder.release()
@@ -332,6 +332,8 @@ class Checkpoints(NoCheckpoints):
     def _lock(self) -> None:
         """Lock the folder against other trainers; in a multi-process training, only the first process locks it.
 
+        After an error, the caller releases the lock.
+
         Raises:
           CheckpointError: another trainer holds the lock, or has written checkpoints since this Trainer was created.
         """
@@ -340,7 +342,6 @@ class Checkpoints(NoCheckpoints):
         self.folder.acquire()
         self.folder.sweep()
         if unknown := set(self.folder.steps()) - self._writer.known:
-            self.folder.release()
             raise errors.CheckpointError(
                 f"{self.folder.name!r} holds checkpoints that were written since this Trainer was made: "
                 f"{', '.join(map(str, sorted(unknown)))}; make a new Trainer to continue from them"
@@ -435,13 +436,19 @@ class Checkpoints(NoCheckpoints):
         """Check that the last save of a training has succeeded. The session keeps its parameters in any case.
 
         Raises:
-          CheckpointError: the last save has failed.
+          CheckpointError: the last save has failed, or was refused because arrays were not finite.
         """
         if self._writer.lost is None:
             return
         step, error = self._writer.lost
+        checkpoint = f"what was trained is not saved: checkpoint {step} in {self.folder.name!r}"
+        if isinstance(error, NotFiniteError):
+            raise errors.CheckpointError(
+                f"{checkpoint} was refused: {error}. A new Trainer continues from the newest checkpoint, and "
+                f"handlers=[fluid.handlers.TerminateOnNaN(report=True)] says where the first NaN comes from"
+            )
         raise errors.CheckpointError(
-            f"what was trained is not saved: checkpoint {step} in {self.folder.name!r} failed: {type(error).__name__}: "
+            f"{checkpoint} failed: {type(error).__name__}: "
             f"{str(error).partition(chr(10))[0][:300]}; the parameters are there: make room, and train() with the same "
             f"arguments saves them, or trainer.save_params(path) to another disk"
         ) from error

@@ -15,6 +15,10 @@ from fluid.trainer.checkpoint.config import Score
 log = logging.getLogger("fluid")
 
 
+class NotFiniteError(Exception):
+    """The reason why a checkpoint is not written: some of its arrays are not finite."""
+
+
 class Writer:
     """A writer of checkpoints to a folder, one at a time, each in a separate thread.
 
@@ -31,7 +35,8 @@ class Writer:
     Attributes:
       base: the step of the checkpoint that was restored or written last; None before the first one.
       known: the steps of the checkpoints in the folder that this trainer has found or written.
-      lost: if the last checkpoint could not be written, its step and the exception; else None.
+      lost: if the last checkpoint could not be written, its step and the exception; else None. The exception is a
+        NotFiniteError if the checkpoint was refused.
     """
 
     def __init__(self, folder: Folder, keep: int | None, score: Score | None, group: Group):
@@ -102,8 +107,7 @@ class Writer:
         self.lost = None
         try:
             if complaint := self._health.complaint(arrays):
-                self._refuse(step, complaint)
-                return
+                raise NotFiniteError(complaint)
             self._unhealthy = False
             in_first(self._group, "checkpoints that were undone", lambda: self._set_undone_aside(step))
             if self._group.size == 1:
@@ -115,6 +119,9 @@ class Writer:
             self.known = set(in_first(self._group, "checkpoints that are too many", self._delete_old))
         except errors.DistributedError as error:
             self._failure = error
+        except NotFiniteError as error:
+            self.lost = (step, error)
+            self._log_refusal(step, error)
         except Exception as error:
             self.lost = (step, error)
             reason = str(error).partition("\n")[0][:300]
@@ -125,7 +132,7 @@ class Writer:
         finally:
             copied()
 
-    def _refuse(self, step: int, complaint: str) -> None:
+    def _log_refusal(self, step: int, error: NotFiniteError) -> None:
         """Log why a checkpoint with non-finite arrays is not written: as an error the first time, then at debug level.
 
         After a checkpoint was written, the next message of this kind is an error again.
@@ -133,7 +140,7 @@ class Writer:
         level = logging.DEBUG if self._unhealthy else logging.ERROR
         self._unhealthy = True
         if self._group.is_first:
-            log.log(level, "checkpoint %d is not saved: %s", step, complaint)
+            log.log(level, "checkpoint %d is not saved: %s", step, error)
 
     def _set_undone_aside(self, step: int) -> None:
         """Rename checkpoints whose steps are computed again, because training has continued from an older checkpoint.

@@ -93,12 +93,42 @@ def test_row_04_nonfinite_parameters_are_never_saved(tmp_path, caplog):
 
     mine = trainer(tmp_path, config={"step_interval": 1, "max_num_checkpoints": None})
     noticed = pytest.warns(errors.FluidWarning, match="feed 'x', sample 0, batch 3: found NaN")
-    with pytest.warns(errors.FluidWarning, match="the loss is nan in step"), noticed:
+    refused = pytest.raises(errors.CheckpointError, match=r"checkpoint 12 in .* was refused: .*fc_0.b_0")
+    with refused, pytest.warns(errors.FluidWarning, match="the loss is nan in step"), noticed:
         mine.train(poisoned, num_epochs=2)
     assert names_in(tmp_path) == ["1", "2", "3"]
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "checkpoint 4 is not saved" in record.message and "fc_0.w_0" in record.message
     assert np.isfinite(np.asarray(trainer(tmp_path).params["fc_0.w_0"])).all()
+
+
+def test_row_04_later_save_replaces_a_refused_one(tmp_path):
+    mine = trainer(tmp_path, config={"step_interval": 1, "max_num_checkpoints": None})
+
+    def on_event(event):
+        if isinstance(event, fluid.EndStepEvent) and event.step == 2:
+            mine.session.scope["fc_0.b_0"] = [np.inf]
+        if isinstance(event, fluid.BeginStepEvent) and event.step == 3:
+            mine.session.scope["fc_0.b_0"] = [0.5]
+
+    mine.train(arrays(), event_handler=on_event)
+    assert names_in(tmp_path) == ["1", "2", "4", "5", "6"]
+
+
+def test_row_04_custom_loop_with_nonfinite_result_raises(tmp_path):
+    def minimised():
+        loss = small()["loss"]
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        return loss
+
+    session = fluid.Session(minimised)
+    with (
+        pytest.raises(errors.CheckpointError, match="what was trained is not saved.* fc_0.w_0 is not finite"),
+        fluid.Checkpoint(session, tmp_path) as checkpoint,
+    ):
+        session.scope["fc_0.w_0"] = np.full(session.scope["fc_0.w_0"].shape, np.nan)
+        checkpoint.save()
+    assert names_in(tmp_path) == []
 
 
 def test_row_04_infinite_initial_values_are_saved(tmp_path):
@@ -427,6 +457,18 @@ def test_row_25_late_writes_of_a_failed_save_are_removed(tmp_path, monkeypatch):
         assert names_in(tmp_path) == ["6"]
         begun[0].mkdir()
     assert names_in(tmp_path) == ["6"] and folder.flaw(6) is None
+
+
+@pytest.mark.parametrize("method", ["sweep", "steps"])
+def test_row_26_error_at_the_start_releases_the_lock(method, tmp_path, monkeypatch):
+    mine = trainer(tmp_path)
+    with monkeypatch.context() as broken, pytest.raises(PermissionError):
+        broken.setattr(Folder, method, failing(PermissionError(13, "Permission denied")))
+        mine.train(arrays())
+    with Folder(tmp_path).locked():  # a process has one lock for each open file: another trainer finds this one free
+        pass
+    mine.train(arrays())
+    assert names_in(tmp_path) == ["6"]
 
 
 @pytest.mark.parametrize("kind", ["a file", "read-only", "below a file"])
