@@ -216,6 +216,9 @@ class Checkpoints(NoCheckpoints):
         check_shared(self.folder, self._group)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score, self._group)
         self._progress: CheckpointPosition = Progress()
+        # Exempts the arrays that were non-finite when the session was made or restored. They are found only once: a
+        # second `train` would also exempt arrays that the first one has made NaN, and replace the finite checkpoints.
+        self._health: Health | None = None
         self._since = 0  # the number of training steps since the last save or restore
         self._asked = False  # True if a handler has requested a save that has not started yet
 
@@ -282,6 +285,7 @@ class Checkpoints(NoCheckpoints):
                 log.warning("checkpoint %d is damaged (%s) and was set aside as %s", damaged, problem, name)
             check_seed(arrays["@root"], self._session, here)
             self._session.restore(arrays, divided)
+            self._health = self._health_now()
             self._writer.restored(chosen, self.folder.steps())
         self._since = 0
         return meta
@@ -323,7 +327,9 @@ class Checkpoints(NoCheckpoints):
         importlib.import_module("orbax.checkpoint")
         try:
             self._lock()
-            self._writer.begin(Health.at_start(self._arrays(), self._session.engine.members))
+            if self._health is None:
+                self._health = self._health_now()
+            self._writer.begin(self._health)
         except BaseException:
             self.folder.release()
             raise
@@ -498,6 +504,9 @@ class Checkpoints(NoCheckpoints):
                 f"{', '.join(map(str, steps))}"
             )
         return chosen
+
+    def _health_now(self) -> Health:
+        return Health.at_start(self._arrays(), self._session.engine.members)
 
     def _arrays(self) -> dict[str, Any]:
         """Return all arrays of the session: on the host, or in a multi-process training on the devices.

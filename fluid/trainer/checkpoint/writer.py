@@ -59,7 +59,7 @@ class Writer:
         self.known = set(steps)
 
     def begin(self, health: Health) -> None:
-        """Store which arrays are non-finite when training begins: these arrays do not prevent a save."""
+        """Store the check that refuses checkpoints with non-finite arrays; the next refusal is logged as an error."""
         self._health = health
         self._unhealthy = False
 

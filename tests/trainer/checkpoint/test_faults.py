@@ -102,6 +102,24 @@ def test_row_04_nonfinite_parameters_are_never_saved(tmp_path, caplog):
     assert np.isfinite(np.asarray(trainer(tmp_path).params["fc_0.w_0"])).all()
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_row_04_a_second_call_keeps_finite_checkpoints(restored, tmp_path):
+    if restored:
+        trainer(tmp_path).train(arrays(), num_epochs=1)
+    mine = trainer(tmp_path, config={"max_num_checkpoints": 2})
+    if not restored:
+        mine.train(arrays(), num_epochs=1)
+    before = names_in(tmp_path)
+    mine.session.scope["fc_0.b_0"] = [np.inf]
+    for epochs in (2, 3):
+        with pytest.raises(errors.CheckpointError, match="was refused"), pytest.warns(errors.FluidWarning):
+            mine.train(arrays(), num_epochs=epochs)
+    assert before and names_in(tmp_path) == before
+    mine.restore()
+    mine.train(arrays(), num_epochs=4)
+    assert names_in(tmp_path)[-1] != before[-1]
+
+
 def test_row_04_later_save_replaces_a_refused_one(tmp_path):
     mine = trainer(tmp_path, config={"step_interval": 1, "max_num_checkpoints": None})
 
