@@ -179,6 +179,12 @@ class OnlineApp(VerbApp):
         paths = {"/rows": ("POST", self._rows), "/signature": ("GET", self._signature)}
         super().__init__(online, paths, _VERBS, settings, access)
 
+    async def is_ready(self, request: HttpRequest) -> Response:
+        """Return a response with status 200; 503 if the training has failed, or the shutdown has begun."""
+        state = (await run_in_thread(self._online.status))["state"]
+        ready = self.ready and state != "failed"
+        return json_response({"ready": ready, "state": state}, 200 if ready else 503)
+
     async def _rows(self, request: HttpRequest) -> Response:
         if self.draining:
             raise Refusal(503, "the server is about to end; send the same rows again later")

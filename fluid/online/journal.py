@@ -280,6 +280,8 @@ class Journal:
                 if not known:
                     database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
                 database.execute("COMMIT")
+                wal = self._path.with_name(f"{self._path.name}-wal")
+                self._files = {path: path.stat() for path in (self._path, wal)}
             except BaseException:
                 database.close()
                 raise
@@ -401,6 +403,7 @@ class Journal:
                     outcomes.append(accepted)
                 except (errors.OnlineError, errors.FeedError) as error:
                     outcomes.append(error)
+            self._check_there()
         self.next = end
         self._acknowledge()
         self._waiting += added
@@ -410,6 +413,15 @@ class Journal:
                 append.outcome.set_result(outcome)
             else:
                 append.outcome.set_exception(outcome)
+
+    def _check_there(self) -> None:
+        """Check that the database and its WAL are the opened files: SQLite writes on to files that were deleted."""
+        for path, opened in self._files.items():
+            if not path.exists() or not os.path.samestat(path.stat(), opened):
+                raise errors.JournalError(
+                    f"{str(path)!r} was removed or replaced while rows were written to it. {_BRING_BACK}, and start a "
+                    f"new OnlineTrainer"
+                )
 
     def _insert(self, append: "_Append", first: int) -> None:
         entry = (first, append.rows, append.head, append.body, append.digest)

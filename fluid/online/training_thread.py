@@ -10,17 +10,21 @@ import collections
 import importlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from fluid import errors
 from fluid.online.minibatches import JournalMinibatches, JournalReader
-from fluid.trainer import EndStepEvent, Handler, Trainer
+from fluid.runtime.finite import Health
+from fluid.trainer import BeginTrainEvent, EndStepEvent, Handler, Trainer
 from fluid.trainer.evaluation.means import scalar_outputs
 from fluid.trainer.events import EventHandler
 
 LOG = logging.getLogger("fluid.online")
+# Arrays with at most this many numbers are checked for NaN after each step. Larger ones, such as tables of embeddings
+# of which a step changes a few rows, are checked before each checkpoint and each task only.
+_SMALL = 1 << 20
 Task = Callable[[Trainer], Any]
 
 
@@ -56,7 +60,8 @@ class Control:
         self.outputs: dict[str, Any] = {}
         self._make = make
         self._minibatches = minibatches
-        self._handlers = [*handlers, _AfterStep(self, after_step)]
+        self._last = _AfterStep(self, after_step)
+        self._handlers = [*handlers, self._last]
         self._after_save = after_save
         self._changed = minibatches.journal.changed
         self._trainer: Trainer | None = trainer
@@ -214,6 +219,11 @@ class Control:
         # frequent tasks could prevent all training.
         return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
 
+    def rows(self, steps: range) -> str:
+        """Return the numbers in the journal of the first and the last row that some training steps train on."""
+        split = self._minibatches.split
+        return f"{min(split.trained(steps[0]))} to {max(split.trained(steps[-1]))}"
+
     def _do_tasks(self) -> None:
         while self._tasks:
             task, result = self._tasks.popleft()
@@ -235,6 +245,7 @@ class Control:
 
         reader = JournalReader(self._minibatches, self._ending, end)
         trainer.train(reader, 1, handlers=self._handlers, progress=False)
+        self._last.check(trainer.session.state(), range(self._begun, self.steps))
         self._after_save()
         if not ended.is_set():
             LOG.warning("a handler has ended the training after %d steps", self.steps)
@@ -246,17 +257,46 @@ class _Left(Exception):
 
 
 class _AfterStep(Handler):
-    """A handler that records the last step and its outputs in a Control, the controller of the training thread."""
+    """A handler that records the last step and its outputs in a Control, the controller of the training thread.
+
+    The first non-finite parameter ends the training, before it is published and before later rows are trained on.
+    """
 
     def __init__(self, control: Control, then: Callable[[int], None]):
         self._control = control
         self._then = then
+        self._health = Health()
+
+    def steps_ahead(self) -> float:
+        """Return 1: each step is checked before the next one."""
+        return 1
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Find the arrays that are infinite on purpose, such as masks; after an earlier `train`, `check` has passed."""
+        self._health = Health.at_start(self.trainer.session.state())
+
+    def check(self, arrays: Mapping[str, Any], steps: range) -> None:
+        """Check that the arrays after the training steps `steps` are finite.
+
+        Raises:
+          NonFiniteError: they are not; the error names the rows of these steps.
+        """
+        if complaint := self._health.complaint(arrays):
+            raise errors.NonFiniteError(
+                f"{complaint} after a step on the rows {self._control.rows(steps)} of the journal; expected finite "
+                f"parameters. Checkpoints and published versions are of earlier steps"
+            )
 
     def end_step(self, event: EndStepEvent) -> None:
         """Record the number of steps and the scalar outputs in the Control (the controller of the training thread).
 
         Then call the function that acts after each training step.
+
+        Raises:
+          NonFiniteError: the step has made a parameter non-finite.
         """
+        state = self.trainer.session.state()
+        self.check({n: a for n, a in state.items() if a.size <= _SMALL}, range(event.step, event.step + 1))
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
         self._control.steps = event.step + 1

@@ -195,7 +195,7 @@ def test_other_paths_methods_and_names(server, data, status):
 
 def test_health_and_metrics(server, online):
     assert ask(server, get("/health/live")) == (200, {"live": True})
-    assert ask(server, get("/health/ready")) == (200, {"ready": True})
+    assert ask(server, get("/health/ready")) == (200, {"ready": True, "state": online.status()["state"]})
     status, text = raw(server, get("/metrics"))
     figures = dict(line.rsplit(" ", 1) for line in text.decode().splitlines() if not line.startswith("#"))
     assert status == 200 and float(figures["fluid_online_rows_accepted_total"]) == online.status()["accepted"]

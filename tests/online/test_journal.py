@@ -105,6 +105,23 @@ def test_row_49_a_full_journal(open_journal):
     assert journal.append(b"b", 0, 1, key="b") == Accepted(6, False)
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_row_51_deleted_files_accept_nothing(open_journal, path, suffix, replaced):
+    journal = open_journal()
+    journal.append(b"a", 0, 1)
+    file, kept = path.with_name(path.name + suffix), path.with_name("kept")
+    file.rename(kept)
+    if replaced:
+        file.write_bytes(kept.read_bytes())
+    for _ in range(2):
+        with pytest.raises(errors.JournalError, match="was removed or replaced"):
+            journal.append(b"b", 0, 1, key="b")
+    assert journal.next == 1
+    kept.rename(file)
+    assert journal.append(b"b", 0, 1, key="b") == (1, False)
+
+
 def test_row_50_a_repeated_key_needs_equal_rows(open_journal):
     journal = open_journal(max_keys=2)
     journal.append(b"a", 0, 1, key="one")

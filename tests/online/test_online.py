@@ -1,8 +1,11 @@
 """OnlineTrainer in a single process: the rows that it trains on, methods such as pause and stop, and errors."""
 
+import json
 import os
 import threading
 import tracemalloc
+import urllib.error
+import urllib.request
 
 import numpy as np
 import pytest
@@ -257,6 +260,54 @@ def test_start_resumes_after_a_handler_error(opened):
     assert online.stop()["state"] == "failed"
     status = trained_on(online)
     assert status["steps"] == 6 and status["tested"] == 5 and status["error"] is None
+
+
+def infinite_row(count):
+    """Return `count` points, of which row 11 has finite numbers whose squared error is infinite."""
+    data = points(count)
+    data["x"][11], data["y"][11] = 3e38, -3e38
+    return data
+
+
+def test_row_04_poisoned_rows_end_the_training(opened, tmp_path):
+    online = opened(publish_to=tmp_path / "models", publish_every=1, fetch=["guess"])
+    online.send(points(10))
+    trained_on(online)
+    online.publish()
+    before = weights(online)
+    sent = threading.Thread(target=online.send, args=({n: c[10:] for n, c in infinite_row(60).items()},))
+    sent.start()
+    online._control._thread.join()
+    sent.join()
+    status = online.status()
+    # The rows 10, 11, 12 and 13 form the minibatch of index 2; the test rows are 4, 9, 14 and so on.
+    assert status["state"] == "failed" and status["steps"] == 2 and status["saved"] == 2 == status["published"]
+    assert "not finite after a step on the rows 10 to 13" in status["error"]
+    for verb in (online.save, online.publish):
+        with pytest.raises(errors.OnlineError, match="rows 10 to 13 of the journal"):
+            verb()
+    with online.serve(port=0) as server, pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{server.url}/health/ready")
+    assert caught.value.code == 503 and json.load(caught.value) == {"ready": False, "state": "failed"}
+    online.start()
+    online._control._thread.join()
+    assert online.status()["state"] == "failed"
+    assert {"2"} <= {path.name for path in (tmp_path / "models").iterdir()} <= {"1", "2"}
+    after = weights(online)
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+
+
+def test_row_04_large_arrays_are_checked_before_tasks(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr("fluid.online.training_thread._SMALL", 0)
+    online = opened(publish_to=tmp_path / "models", fetch=["guess"], checkpoint_every=100)
+    online.send(infinite_row(20))
+    online.start()
+    with pytest.warns(errors.FluidWarning), pytest.raises(errors.OnlineError):
+        while online.publish():
+            pass
+    online._control._thread.join()
+    assert online.status()["state"] == "failed" and "not finite after" in online.status()["error"]
+    assert not any(int(path.name) > 2 for path in (tmp_path / "models").glob("*"))
 
 
 def test_a_handler_may_end_the_training(opened):
