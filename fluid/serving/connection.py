@@ -7,9 +7,11 @@ from fluid.serving.http import PendingBytes, Refusal
 from fluid.serving.settings import Settings
 
 _RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-# The bytes that end a request head, and the minimum number of bytes to parse in one call. Without the minimum, a body
-# of line ends would cause one call of the parser for every four bytes.
+# The bytes that end a head and a chunked body, and the minimum number of bytes of a chunked body to parse in one call.
+# Without the minimum, a body of line ends would cause one call of the parser for every four bytes.
 _END, _PIECE = b"\r\n\r\n", 256
+# the maximum number of headers of a request, with its trailers
+MAX_HEADERS = 100
 # The number of connections above `max_connections` that get an HTTP response with status 503; further connections are
 # closed without a response, to save open files.
 SPARE = 64
@@ -85,6 +87,10 @@ _Protocol: Any = object
 class LimitedConnection(_Protocol):
     """One HTTP connection with limits: size and duration of a request head, pipelined requests, unread responses.
 
+    The parser gets a head, a body of known length, or a piece of a chunked body in one call, and no byte of the next
+    request while a request runs (up to `_PIECE` bytes after a chunked body). Bytes that are no body count as bytes of a
+    head: also trailers, the frame of one chunk, and a body that arrives after the response.
+
     Attributes:
       settings: the limits; a class attribute that `connection_class` sets.
       pending: the counter of the bytes of pipelined requests and of unread responses, for all connections.
@@ -93,8 +99,12 @@ class LimitedConnection(_Protocol):
     settings: ClassVar[Settings]
     pending: ClassVar[PendingBytes]
 
-    _head = 0  # the number of received bytes of an incomplete request head
+    _head = 0  # the number of parsed bytes that are no body, of an incomplete head, chunk or trailer
+    _headers = 0  # the number of headers and trailers of the current request
     _head_timer: Any = None
+    _in_body = False  # True from the end of the head of the current request to the end of its body
+    _body_left = 0  # the number of missing bytes of a body of known length
+    _last = b""  # the last parsed bytes, which may begin an _END
     _complete = False  # True if the current request has arrived completely
     _pipelined = b""  # the bytes of pipelined requests, which follow the current request
     _unread = 0  # the number of bytes of the response that the client has not read yet
@@ -127,38 +137,67 @@ class LimitedConnection(_Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes of one request; later bytes wait until the response to this request is sent."""
-        start = 0
+        start = len(self._last)
+        data = self._last + data
         while start < len(data) and not self.transport.is_closing():
             if self._pipelined or self._is_busy():
                 self._pipelined += data[start:]
                 self._buffered.hold(True)
                 self._count(len(data) - start)
                 return
-            found = data.find(_END, start + _PIECE)
-            end = len(data) if found < 0 else found + len(_END)
+            end = self._end(data, start)
             self._parse(data[start:end])
             start = end
+            self._last = data[max(end - len(_END) + 1, 0) : end]
 
     def on_message_begin(self) -> None:
         """Record that a request has begun."""
         super().on_message_begin()
         self._complete = False
+        self._headers = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header; drop a trailer, because the access to the server was decided by the head.
+
+        Raises:
+          Refusal: 431 for too many headers; the parser passes the error to uvicorn.
+        """
+        self._headers += 1
+        if self._headers > MAX_HEADERS:
+            self._refuse(431, b"Request Header Fields Too Large")
+            raise Refusal(431, "too many headers")
+        if not self._in_body:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Store a part of a body; a body that nobody reads counts as a head."""
+        self._body_left = max(self._body_left - len(body), 0)
+        if self._in_request():
+            self._head -= len(body)
+        super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        """Forget the frame of a chunk: a body may have many chunks, and a frame is not kept in memory."""
+        self._head = 0
 
     def on_message_complete(self) -> None:
         """Record that a request has arrived completely."""
         super().on_message_complete()
         self._complete = True
+        self._in_body = False
+        self._head = self._body_left = 0
 
     def on_headers_complete(self) -> None:
         """Announce in the response that the connection will close, if the shutdown of the server has begun."""
         super().on_headers_complete()
+        self._in_body = True
+        self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         if self._ending:
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         """Schedule the parsing of the next pipelined request."""
         super().on_response_complete()
-        self._head = 0
         if self._pipelined:
             self.loop.call_soon(self._go_on)
 
@@ -189,20 +228,25 @@ class LimitedConnection(_Protocol):
         if not self._in_request() and not self._head and not self._pipelined:
             self.transport.close()
 
+    def _end(self, data: bytes, start: int) -> int:
+        """Return the end of the bytes from `start` to parse in one call; `data` has the last parsed bytes before."""
+        if self._body_left:
+            return start + self._body_left
+        found = data.find(_END, max(start - len(_END) + 1, 0))
+        least = start + (_PIECE if self._in_body else 1)
+        end = len(data) if found < 0 else max(found + len(_END), least)
+        return min(end, start + max(self.settings.max_header - self._head, 1))
+
     def _parse(self, data: bytes) -> None:
-        if self._in_request():
-            super().data_received(data)
-            return
         before = self.cycle
-        super().data_received(data)
-        # the head of a request is complete: uvicorn has created a new `cycle`, its object for one request
-        if self.cycle is not before:
-            self._stop_waiting()
-            return
         self._head += len(data)
+        super().data_received(data)
         if self._head > self.settings.max_header:
             self._refuse(431, b"Request Header Fields Too Large")
-        elif self._head_timer is None:
+        # the head of a request is complete: uvicorn has created a new `cycle`, its object for one request
+        elif self.cycle is not before:
+            self._stop_waiting()
+        elif self._head_timer is None and not self._in_request():
             self._wait_for_head()
 
     def _in_request(self) -> bool:
@@ -241,14 +285,14 @@ class LimitedConnection(_Protocol):
         self._head_timer = self.loop.call_later(self.settings.read_timeout, self._refuse, 408, b"Request Timeout")
 
     def _stop_waiting(self) -> None:
-        self._head = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
     def _refuse(self, status: int, phrase: bytes) -> None:
         if not self.transport.is_closing():
-            self.transport.write(_RESPONSE % (status, phrase))
+            if not (self._in_request() and self.cycle.response_started):
+                self.transport.write(_RESPONSE % (status, phrase))
             self.transport.close()
 
 

@@ -34,7 +34,8 @@ class Settings:
         they are parsed.
       max_pending: the maximum size, in bytes, of all requests in memory and of all responses that clients have not
         read. Above the limit, requests get status 503, and connections with unread responses are closed.
-      max_header: the maximum size of the head of a request, in bytes.
+      max_header: the maximum size of the head of a request, in bytes; also of its trailers, and of a chunk frame.
+        The head and the trailers have at most 100 headers together.
       max_inputs: the maximum number of input tensors of a request.
       max_connections: the maximum number of open connections; more connections get status 503. The process's
         limit of open files, less a reserve of 128, limits the number too.

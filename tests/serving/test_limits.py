@@ -1,5 +1,6 @@
 """Limits for each client: the memory of its requests, and the time for which they block other clients."""
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from serving.running_server import (
     DIGITS,
+    Held,
     ask,
     connected,
     digits,
@@ -31,7 +33,9 @@ from fluid.__main__ import main
 from fluid.serving import connection as limited
 from fluid.serving import protocol
 from fluid.serving.connection import BufferedTransport
+from fluid.serving.http import PendingBytes
 from fluid.serving.server import _accept_backlog, _most_connections
+from fluid.serving.settings import Settings
 
 ALIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WIDE = 200_000
@@ -170,6 +174,136 @@ def test_row_66_disconnected_clients_cause_no_log_errors(server, caplog):
     ask(server, "/v2/health/live")
     until(lambda: server.app.pending.size == 0)
     assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR" or r.exc_info] == []
+
+
+def in_chunks(body, size, trailers=b""):
+    """Return a request to the model `digits` whose body arrives in chunks of `size` bytes."""
+    parts = [body[low : low + size] for low in range(0, len(body), size)]
+    head = f"POST {DIGITS} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n" + trailers + b"\r\n"
+
+
+BODY = json.dumps(image_request()).encode()
+LONG_HEAD = b"GET /v2 HTTP/1.1\r\nX: " + b"y" * 100_000
+
+
+def statuses(server, data, count):
+    """Send bytes; return the statuses of the next `count` answers, None after the end of the connection."""
+
+    def send():
+        with contextlib.suppress(OSError):
+            connection.sendall(data)
+
+    found = []
+    with connected(server) as connection:
+        sending = threading.Thread(target=send)
+        sending.start()
+        stream = connection.makefile("rb")
+        with contextlib.suppress(ConnectionError):
+            while len(found) < count and (line := stream.readline()):
+                found.append(int(line.split()[1]))
+                lengths = [int(line[15:]) for line in iter(stream.readline, b"\r\n") if line[:15] == b"content-length:"]
+                stream.read(sum(lengths))
+        sending.join()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (post(DIGITS, BODY) + LONG_HEAD, [200, 431]),
+        (ALIVE + LONG_HEAD, [200, 431]),
+        (in_chunks(BODY, 100) + LONG_HEAD, [200, 431]),
+        (in_chunks(BODY, 100, b"X: " + b"y" * 100_000 + b"\r\n"), [431]),
+        (in_chunks(BODY, 100, b"x:\r\n" * 101), [431]),
+        (ALIVE[:-2] + b"x:\r\n" * 99 + b"\r\n", [200]),
+        (ALIVE[:-2] + b"x:\r\n" * 100 + b"\r\n", [431]),
+        (in_chunks(BODY + b" " * 20_000, 1) + ALIVE, [200, 200]),
+    ],
+    ids=["after a body", "after a head", "after chunks", "trailer", "trailers", "headers", "many headers", "chunks"],
+)
+def test_row_66_bytes_outside_of_bodies_are_limited(server, data, expected):
+    assert statuses(server, data, len(expected)) == expected
+
+
+def test_row_66_a_head_grows_only_while_no_request_runs(server, monkeypatch):
+    held = Held(server, "digits", monkeypatch)
+    with connected(server) as connection, traced() as kept:
+        connection.sendall(post(DIGITS, BODY) + LONG_HEAD[:1000])
+        held.running.wait()
+        connection.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            connection.sendall(b"y" * 30_000_000)
+        assert kept() < 4
+        held.release()
+        connection.settimeout(20)
+        assert read_answer(connection)[0] == 200
+
+
+class Socket:
+    """A transport that drops all written bytes, and records whether the server reads now."""
+
+    reads = True
+
+    def pause_reading(self):
+        self.reads = False
+
+    def resume_reading(self):
+        self.reads = True
+
+    def is_closing(self):
+        return False
+
+    def get_extra_info(self, name):
+        return None
+
+    def set_write_buffer_limits(self, high):
+        pass
+
+    write = set_write_buffer_limits
+
+
+async def bodies(data, size):
+    """Let a connection read bytes in pieces of `size` bytes; return the bodies of the requests in them."""
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    found = []
+
+    async def app(scope, receive, send):
+        parts, more = [], True
+        while more:
+            message = await receive()
+            parts.append(message["body"])
+            more = message["more_body"]
+        found.append(b"".join(parts))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    kind = limited.connection_class(Settings(), PendingBytes(1 << 30))
+    config = uvicorn.Config(app, http=kind, log_config=None, lifespan="off")
+    config.load()
+    transport, connection = Socket(), kind(config, ServerState(), {})
+    connection.connection_made(transport)
+    for low in range(0, len(data), size):
+        connection.data_received(data[low : low + size])
+        while connection._is_busy() or connection._pipelined or not transport.reads:
+            await asyncio.sleep(0)
+    connection.connection_lost(ConnectionResetError())
+    return found
+
+
+def test_row_66_requests_in_any_pieces_are_read_alike():
+    ends = b"\r\n" * 400
+    data = in_chunks(BODY, 50, b"A: b\r\n") + post(DIGITS, BODY + ends) + in_chunks(ends, 300) + ALIVE
+    for size in (1, 2, 3, 5, 64, 257, len(data)):
+        found = asyncio.run(asyncio.wait_for(bodies(data, size), 60))
+        assert found == [BODY, BODY + ends, ends, b""], size
+
+
+def test_row_67_a_trailer_gives_no_access(models):
+    with fluid.serve({"digits": models["digits"]}, port=0, max_batch=1, token="secret") as server:
+        assert statuses(server, in_chunks(BODY, 100, b"Authorization: Bearer secret\r\n"), 1) == [401]
 
 
 def test_writing_to_a_closed_transport_does_nothing():
