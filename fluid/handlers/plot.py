@@ -18,6 +18,7 @@ from fluid.trainer import (
 )
 from fluid.trainer.evaluation.history import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
 from fluid.trainer.evaluation.means import Averaging, Every, Interval, TrainingMeans, by_name, number
+from fluid.trainer.evaluation.measurements import Measurements
 
 
 class Recorder(Averaging):
@@ -38,9 +39,15 @@ class Recorder(Averaging):
     def __init__(self, every: Interval):
         super().__init__()
         self._every = Every(every, type(self).__name__)
+        self._measurements = Measurements()  # the completed records of means
         # `_waiting`: records that are not written yet. Each is a tuple of epoch, number of completed steps, and means
         # or values by name.
         self._waiting: deque[tuple[int, int, Any]] = deque()
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Begin to count the records of means; a resumed training may have records from before."""
+        super().begin_train(event)
+        self._measurements.begin(self.done, known=event.resumed)
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Write all records of scalars that are not yet written."""
@@ -67,8 +74,15 @@ class Recorder(Averaging):
         self._waiting.append((event.epoch, self.done, by_name(event.metrics)))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all records of scalars that are not yet written."""
+        """Write all records of scalars that are not yet written; warn if the interval never ended."""
         self._flush()
+        kind = type(self).__name__
+        self._measurements.check(
+            event,
+            self.done,
+            f"{kind} records the mean over {self._every}, which",
+            f'a shorter interval records more often, such as {kind}(..., every="epoch")',
+        )
 
     def state(self) -> dict[str, Any]:
         """Return the means of the record of scalars that is not complete yet, as a dict for JSON.
@@ -79,6 +93,7 @@ class Recorder(Averaging):
         return super().state()
 
     def _close(self, epoch: int) -> None:
+        self._measurements.add()
         self._waiting.append((epoch, self.done, self._take()))
 
     def _flush(self, until: float = float("inf")) -> None:

@@ -43,11 +43,15 @@ def rates_of(values, optimizer=None, **options):
         ([4, 3.9, 3.8, 3.7, 3.5], {"patience": 1, "min_delta": 0.15}, [0.8, 0.8, 0.4, 0.4, 0.2]),
         ([4, 4, 4, 4, 4, 4], {"patience": 1, "cooldown": 1}, [0.8, 0.8, 0.4, 0.4, 0.2, 0.2]),
         ([4, 4, 4, 4, 4], {"patience": 1, "min_lr": 0.3}, [0.8, 0.8, 0.4, 0.3, 0.3]),
-        ([float("nan")] * 3, {"patience": 1}, [0.8, 0.4, 0.2]),
     ],
 )
 def test_reduce_lr_on_plateau_lowers_the_rate(values, options, want):
     assert rates_of(values, **options) == want
+
+
+def test_value_that_is_always_nan_lowers_the_rate():
+    with pytest.warns(errors.FluidWarning, match="ReduceLROnPlateau follows 'test_loss', which was NaN or infinite"):
+        assert rates_of([float("nan")] * 3, patience=1) == [0.8, 0.4, 0.2]
 
 
 def test_reduction_replaces_the_schedule_by_its_current_rate():

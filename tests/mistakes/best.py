@@ -116,3 +116,33 @@ def never_tested():
         return {"loss": regression()}
 
     fluid.Trainer(program, SGD).train(READER, test_reader=READER, test_every=1000, restore_best=True)
+
+
+@THEME.mistake(
+    "Early stopping by a value that is always NaN",
+    errors.FluidWarning,
+    "EarlyStopping follows 'score'",
+    "was NaN or infinite each time",
+    "2 steps",
+)
+def always_nan():
+    def program():
+        loss = regression()
+        return {"loss": loss, "score": loss / 0.0 - loss / 0.0}
+
+    stopping = fluid.handlers.EarlyStopping("score", mode="max", patience=1)
+    fluid.Trainer(program, SGD).train(READER, num_epochs=3, handlers=[stopping])
+
+
+@THEME.mistake(
+    "A log whose interval is longer than the training",
+    errors.FluidWarning,
+    "CSVLogger records the mean over 1,000 steps",
+    "not measured once",
+    "2 steps",
+)
+def interval_never_ends():
+    def program():
+        return {"loss": regression()}
+
+    fluid.Trainer(program, SGD).train(READER, handlers=[fluid.handlers.CSVLogger("log.csv", every=1000)])

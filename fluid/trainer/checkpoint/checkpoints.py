@@ -31,7 +31,7 @@ from fluid.distributed.group import is_here
 from fluid.runtime import Session
 from fluid.runtime.finite import Health
 from fluid.runtime.state_io import check_state, live_state, names_here
-from fluid.trainer.checkpoint.config import BestMeasured, CheckpointConfig, Score, check_shared
+from fluid.trainer.checkpoint.config import BestMeasured, CheckpointConfig, FollowsBest, Score, check_shared
 from fluid.trainer.checkpoint.writer import NotFiniteError, Writer
 from fluid.trainer.device_calls import DeviceCall, Policy
 from fluid.trainer.handlers import Handler
@@ -223,11 +223,14 @@ class Checkpoints(NoCheckpoints):
         self._asked = False  # True if a handler has requested a save that has not started yet
 
     def handlers(self) -> list[Handler]:
-        """Return a list with the handler that requests a checkpoint at each new best value of `keep_best`.
+        """Return a list with the handler of `keep_best`; the list is empty without this setting.
 
-        The list is empty unless `keep_best` names a value that a handler reports, such as a test loss.
+        If `keep_best` names a value that a handler reports, such as a test loss, the handler requests a checkpoint at
+        each new best value.
         """
-        return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
+        if self._score is None:
+            return []
+        return [BestMeasured(self._score, self._is_best) if self._score.measured else FollowsBest(self._score)]
 
     def restore(self, step: int | str | None = None) -> Progress | None:
         """Restore the parameters, the optimizer state and the counters of the session from a checkpoint.

@@ -18,8 +18,9 @@ from fluid.core import Program, fitting, whole_number
 from fluid.distributed import Group
 from fluid.trainer.device_calls import DeviceCall
 from fluid.trainer.evaluation.means import Means, by_name, number, output_names, value_name
+from fluid.trainer.evaluation.measurements import Measurements
 from fluid.trainer.evaluation.monitor import AUTO, direction
-from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
+from fluid.trainer.events import BeginTrainEvent, EndTrainEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
 
 
@@ -128,6 +129,7 @@ class Score:
     Attributes:
       output: the argument `output`.
       measured: True if the score is a value that a handler reports.
+      measurements: the values in this call of `train`: of a handler, or the means at the checkpoints.
 
     Raises:
       UnknownNameError: the name is no output, and is probably a misspelled name of an output.
@@ -143,6 +145,7 @@ class Score:
             raise errors.UnknownNameError(f"keep_best: {owner} no output {output!r}. {hint}")
         self.output = output
         self.measured = not known
+        self.measurements = Measurements()
         self._program, self._position = places.get(output, ("", 0))
         self._programs = programs
         if known:
@@ -169,6 +172,7 @@ class Score:
     def announce(self, step: int, value: float) -> None:
         """Record a value that a handler has measured and reported after `step` training steps."""
         self._announced = (step, value)
+        self.measurements.add(value)
 
     def take(self, step: int) -> dict[str, Any]:
         """Return the score of the checkpoint after `step` training steps, as JSON, and prepare the next score.
@@ -176,7 +180,10 @@ class Score:
         A score that is the mean of a program output covers the steps since the previous checkpoint.
         In the JSON, "value" is None if the score is unknown or not finite.
         """
-        value = self._means.read().get("score", math.nan)
+        value = self._means.read().get("score")
+        if value is not None:
+            self.measurements.add(value)
+        value = math.nan if value is None else value
         if self.measured:
             value = self._announced[1] if self._announced[0] == step else math.nan
         self._means = self._no_means()
@@ -229,7 +236,31 @@ class Score:
         return Means(program, {} if self.measured else {"score": self._position})
 
 
-class BestMeasured(Handler):
+class FollowsBest(Handler):
+    """A handler that warns if the value named by `CheckpointConfig.keep_best` was of no use in a training.
+
+    Args:
+      score: the Score (the value that compares checkpoints).
+    """
+
+    def __init__(self, score: Score):
+        self._score = score
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Begin to count the values; a resumed training may have values from before."""
+        self._score.measurements.begin(self.done, known=event.resumed)
+
+    def end_train(self, event: EndTrainEvent) -> None:
+        """Warn if the value was never measured, or never finite; the last checkpoint is saved already."""
+        self._score.measurements.check(
+            event,
+            self.done,
+            f"CheckpointConfig(keep_best=...) follows {self._score.output!r}, which",
+            'measure it more often, as in train(..., test_reader=test_reader, test_every="epoch")',
+        )
+
+
+class BestMeasured(FollowsBest):
     """A handler that requests a checkpoint whenever the value named by `CheckpointConfig.keep_best` is the best so far.
 
     Args:
@@ -238,11 +269,12 @@ class BestMeasured(Handler):
     """
 
     def __init__(self, score: Score, is_best: Callable[[float], bool]):
-        self._score = score
+        super().__init__(score)
         self._is_best = is_best
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Raise UnknownNameError if no handler reports a value with the name in `keep_best`."""
+        super().begin_train(event)
         announced = self._dispatcher.measures()
         if self._score.output not in announced:
             raise errors.UnknownNameError(

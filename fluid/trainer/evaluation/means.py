@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid._util.text import scaled
+from fluid._util.text import counted, scaled
 from fluid.core import Program, Reduction, completed, warn_once, whole_number
 from fluid.runtime import Results
 from fluid.runtime.in_flight import IN_FLIGHT
@@ -57,6 +57,9 @@ class Every:
                 f'write every=100, every="epoch" or every="2 epochs"'
             ) from None
         self._unit = words[2] if words else "step"
+
+    def __str__(self) -> str:
+        return counted(self._count, self._unit)
 
     def at_step(self, done: int) -> bool:
         """Return whether an interval ends after `done` training steps; False for an interval of epochs."""

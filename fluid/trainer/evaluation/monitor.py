@@ -12,6 +12,7 @@ from fluid._util.paths import PathLike, local_path
 from fluid.core import fitting, warn, warn_once
 from fluid.runtime.finite import Health
 from fluid.trainer.evaluation.means import Averaging, as_json, by_name, from_json, known_values, number, on_host
+from fluid.trainer.evaluation.measurements import Measurements
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
 
 AUTO = "auto"
@@ -115,8 +116,7 @@ class Monitor(Averaging):
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
         self.monitor = monitor
         self.best = None
-        self._measured = False  # True if a handler has measured the monitored value in this call of `train`
-        self._steps_before = 0
+        self._measurements = Measurements()
         self._mode = direction(monitor, mode, lambda mode: f"{kind}({monitor!r}, mode={mode!r})")
         self._sign = 1 if self._mode == "min" else -1
         self._min_delta = min_delta
@@ -124,8 +124,7 @@ class Monitor(Averaging):
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Raise UnknownNameError if no output of the program, and no reported value, has the name `monitor`."""
         super().begin_train(event)
-        self._measured = False
-        self._steps_before = self.done
+        self._measurements.begin(self.done, known=self.best is not None)
         known = known_values(self)
         if self.monitor not in known:
             # Keras and Lightning use the prefix "val_" for results of tests: suggest "test_" instead
@@ -140,25 +139,25 @@ class Monitor(Averaging):
         """Act on the mean of the monitored output over a completed epoch, as a subclass defines."""
         if self._names and event.completed:
             for value in self._take().read().values():
-                self._measured = True
+                self._measurements.add(value)
                 self._judge(value)
 
     def measured(self, event: MeasuredEvent) -> None:
         """Act on the monitored value, as a subclass defines, if the event reports this value."""
         announced = by_name(event.metrics)
         if self.monitor in announced:
-            self._measured = True
-            self._judge(number(announced[self.monitor]))
+            value = number(announced[self.monitor])
+            self._measurements.add(value)
+            self._judge(value)
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Warn if training has run to its end and the monitored value was never measured."""
-        ended = event.error is None and not event.stopped
-        if ended and not self._measured and self.best is None and self.done > self._steps_before:
-            warn(
-                f"{self.asked_by or type(self).__name__} follows {self.monitor!r}, which was not measured once in a "
-                f"training of {self.done - self._steps_before} steps, so that it had nothing to do; test more often, "
-                'as in train(..., test_reader=test_reader, test_every="epoch")'
-            )
+        """Warn if the monitored value was never measured, or never finite."""
+        self._measurements.check(
+            event,
+            self.done,
+            f"{self.asked_by or type(self).__name__} follows {self.monitor!r}, which",
+            'test more often, as in train(..., test_reader=test_reader, test_every="epoch")',
+        )
 
     def state(self) -> dict[str, Any]:
         """Return the best value so far, and the mean of the monitored output over the current epoch, as JSON."""
