@@ -192,7 +192,8 @@ class Minibatches:
     """
 
     def __init__(self, source: ReaderLike):
-        self.reader = as_reader("reader=", source)
+        # a minibatch is copied to the device before the next one is read
+        self.reader = as_reader("reader=", source, kept=False)
         self._wanted: Wanted | None = None
         self._compact = False
 

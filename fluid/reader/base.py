@@ -10,6 +10,7 @@ for each pass. To continue exactly, the function must yield equal rows when it i
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import itertools
@@ -17,6 +18,8 @@ import operator
 import types
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec
+
+import numpy as np
 
 from fluid import errors
 from fluid.core import warn
@@ -34,6 +37,10 @@ The argument is the number of rows of the minibatch; the result has the indices 
 
 ELSEWHERE = object()
 """A placeholder in a minibatch for a row that this process does not need, because another process uses the row."""
+
+# Objects of these types never change, so they are not copied when a row is copied. Most lists hold only objects of
+# these types, so the copy of a list tests for these types first.
+_CONSTANT = frozenset((int, float, str, bool, bytes))
 
 P = ParamSpec("P")
 Position = tuple[int, int]
@@ -226,11 +233,17 @@ class Source(Reader):
 
     The position is a count of rows, unless the source has its own position: an iterator with `get_state` and
     `set_state` (Grain), or a reader with `state` and `restore`.
+
+    Args:
+      source: the callable or iterable.
+      kept: True if rows are still in use when the next row is read. Rows of an iterator are then copied, because the
+        iterator may refill their arrays. Lists, tuples and arrays hold all rows at once, and are not copied.
     """
 
-    def __init__(self, source: Any):
+    def __init__(self, source: Any, kept: bool = True):
         super().__init__(self._read, "rows")
         self.source = source
+        self._kept = kept
         self._iterator: Any = None
         # the iterator of the current pass over the data, if it reports its position by `get_state`; else None
         self._keeper: Any = None
@@ -261,7 +274,8 @@ class Source(Reader):
         inner = resume[1] if resume is not None and resume[0] == (epoch, start) else {}
         if "reader" in inner:
             self.source.restore(inner["reader"])
-        iterator, again = self._open()
+        rows, iterator, again = self._open()
+        own = copied if self._kept and not isinstance(rows, list | tuple | np.ndarray) else _unchanged
         try:
             if "bytes" in inner or "iterator" in inner:
                 iterator.set_state(inner["bytes"].encode("latin-1") if "bytes" in inner else inner["iterator"])
@@ -274,15 +288,15 @@ class Source(Reader):
                         raise exhausted(self.source) from None
                     return
                 if number >= start or inner:
-                    yield row
+                    yield own(row)
         finally:
             # An iterator that the user passed as reader stays open, because the user may read on from it. All other
             # iterators were created for this pass.
             if hasattr(iterator, "close") and iterator is not self.source:
                 iterator.close()
 
-    def _open(self) -> tuple[Any, bool]:
-        """Return an iterator over the rows of the source, and True if the previous pass used the same iterator."""
+    def _open(self) -> tuple[Any, Any, bool]:
+        """Return the rows of the source, an iterator over them, and True if the previous pass used this iterator."""
         rows = self.source() if callable(self.source) else self.source
         if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
             found = "another function; call it first: reader()" if callable(rows) else f"{rows!r}; yield or return rows"
@@ -297,7 +311,39 @@ class Source(Reader):
             raise exhausted(self.source)
         self._iterator = iterator
         self._keeper = iterator if hasattr(iterator, "get_state") and hasattr(iterator, "set_state") else None
-        return iterator, again
+        return rows, iterator, again
+
+
+def copied(value: Any) -> Any:
+    """Copy the arrays, lists and dicts of a row; objects of other types are returned unchanged.
+
+    A user's code may use its arrays again: a generator may refill one buffer for every row, and a function of `map` may
+    change its row in place. So every row that is kept, for example in a minibatch, is a copy.
+
+    Example:
+      >>> row = {"x": np.zeros(2), "name": "a"}
+      >>> other = copied(row)
+      >>> other["x"] += 1
+      >>> row["x"].tolist(), other["name"] is row["name"]
+      ([0.0, 0.0], True)
+    """
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        fields = copy.copy(value)
+        fields.update((key, copied(part)) for key, part in value.items())
+        return fields
+    if isinstance(value, list):
+        items = copy.copy(value)  # `copy.copy` keeps the class and the attributes of a subclass of list
+        items[:] = [part if type(part) in _CONSTANT else copied(part) for part in value]
+        return items
+    if type(value) is tuple:
+        return tuple([copied(part) for part in value])
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make([copied(part) for part in value])
+    if hasattr(value, "detach") and hasattr(value, "clone"):  # this finds torch tensors without importing torch
+        return value.clone()
+    return value
 
 
 def seed_with_shuffle(function: Callable[P, Reader]) -> Callable[P, Reader]:
@@ -316,12 +362,13 @@ def seed_with_shuffle(function: Callable[P, Reader]) -> Callable[P, Reader]:
     return checked
 
 
-def as_reader(caller: str, source: ReaderLike) -> Reader:
+def as_reader(caller: str, source: ReaderLike, kept: bool = True) -> Reader:
     """Convert a user's reader to a Reader.
 
     Args:
       caller: the name of the called public function, for the message.
       source: a Reader, a callable that returns an iterable, or an iterable.
+      kept: False if each row is used before the next one is read, see `Source`.
 
     Raises:
       ArgumentTypeError: `source` is none of these.
@@ -339,7 +386,7 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
             f"{caller} needs a reader, that is a function which returns an iterable, or an iterable; found "
             f"{type(source).__name__} {source!r}. For example: {example}"
         )
-    return Source(source)
+    return Source(source, kept)
 
 
 def is_reader(value: Any) -> bool:
@@ -493,6 +540,10 @@ def _brief(plan: Any) -> Any:
         key: f"{len(part)} files" if key == "files" and isinstance(part, Mapping) else _brief(part)
         for key, part in plan.items()
     }
+
+
+def _unchanged(row: Any) -> Any:
+    return row
 
 
 def named(source: Any) -> str:

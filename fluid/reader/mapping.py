@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
@@ -23,15 +22,12 @@ from fluid.reader.base import (
     Wanted,
     as_reader,
     as_readers,
+    copied,
     function,
     marked,
     opened,
     seeded_maps,
 )
-
-# Objects of these types never change, so they are not copied when a row is copied. Most lists hold only objects of
-# these types, so the copy of a list tests for these types first.
-_CONSTANT = frozenset((int, float, str, bool, bytes))
 
 
 def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None) -> Reader:
@@ -43,7 +39,7 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
     maps with equal seeds draw different numbers.
 
     The function may change its rows in place: it receives copies of their arrays, lists and dicts, so the data of the
-    reader stays unchanged in every pass.
+    reader stays unchanged in every pass. It may also return one buffer for every row, because the result is copied.
 
     Args:
       func: takes one row of each reader; with a seed also a `numpy.random.Generator`, as the last argument.
@@ -71,7 +67,7 @@ def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None)
     many = as_readers("reader.map", readers)
     random = None if seed is None else _Generators("reader.map", seed, many)
     _check_arguments("reader.map", func, len(many), seed)
-    return _mapped(many, random, lambda *rows: func(*_copied(rows)), _one_after_the_other)
+    return _mapped(many, random, lambda *rows: copied(func(*copied(rows))), _one_after_the_other)
 
 
 def xmap(
@@ -125,9 +121,8 @@ def xmap(
     size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
     _check_arguments("reader.xmap", mapper, 1, seed)
-    # For threads, each row is copied, because `mapper` may change the row. Processes need no copy: a row that is sent
-    # to another process is a copy already.
-    call = (lambda *row: mapper(*_copied(row))) if processes is None else _in_processes(mapper, workers)
+    # Processes need no copies of rows and results: what is sent to another process is a copy already.
+    call = (lambda *row: copied(mapper(*copied(row)))) if processes is None else _in_processes(mapper, workers)
     return _mapped([rows], random, call, lambda of, func: Ahead(of, size, func, workers).rows())
 
 
@@ -175,35 +170,6 @@ class _Generators:
         """
         for index, row in zip(itertools.count(start), rows, strict=False):
             yield *row, np.random.Generator(np.random.PCG64([self.seed, epoch, index, self._stage]))
-
-
-def _copied(value: Any) -> Any:
-    """Copy the arrays, lists and dicts of rows; objects of other types are returned unchanged.
-
-    Example:
-      >>> row = {"x": np.zeros(2), "name": "a"}
-      >>> copied = _copied(row)
-      >>> copied["x"] += 1
-      >>> row["x"].tolist(), copied["name"] is row["name"]
-      ([0.0, 0.0], True)
-    """
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, dict):
-        fields = copy.copy(value)
-        fields.update((key, _copied(part)) for key, part in value.items())
-        return fields
-    if isinstance(value, list):
-        items = copy.copy(value)  # `copy.copy` keeps the class and the attributes of a subclass of list
-        items[:] = [part if type(part) in _CONSTANT else _copied(part) for part in value]
-        return items
-    if type(value) is tuple:
-        return tuple([_copied(part) for part in value])
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make([_copied(part) for part in value])
-    if hasattr(value, "detach") and hasattr(value, "clone"):  # this finds torch tensors without importing torch
-        return value.clone()
-    return value
 
 
 def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int | None) -> None:
