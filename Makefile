@@ -6,7 +6,7 @@
 #   make peers        compare fluid with PyTorch, Keras, Lightning and transformers (installs 6 GB in .venv-peers)
 #   make soak         run the tests that are too slow for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad
 #                     requests to each server, faults in multi-process training, all rows of long tables, layers and deep
-#                     examples on eight devices, the benchmarks for a GPU
+#                     examples on eight devices, 1,000 random programs, the benchmarks for a GPU
 #   make strength     apply each fault of tests/strength/ to a copy, and print the test that finds it; N=10 draws ten
 #   make stubs        write fluid/layers/__init__.pyi, the list of all layers
 #   make mistakes     write tests/MISTAKES.md, the messages of fluid for typical mistakes
@@ -112,7 +112,7 @@ strength: $(STAMP)
 	$(BIN)/python tests/strength/run.py $(if $(N),-n $(N)) --workers $(WORKERS)
 
 soak: $(STAMP)
-	FLUID_TEST_ALL=1 FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=20000 $(BIN)/python -m pytest -q \
+	FLUID_TEST_ALL=1 FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=20000 FLUID_SEEDS=1000 $(BIN)/python -m pytest -q tests/differential \
 	    tests/trainer/checkpoint/test_kill.py tests/trainer/checkpoint/test_faults.py tests/serving/test_fuzz.py tests/export/test_every_program.py \
 	    tests/static/test_paddle_numbers.py tests/online/test_kill.py tests/online/test_journal.py tests/checkpoint/test_bad_json.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
 	    tests/test_benchmarks.py tests/layers/test_every_layer.py tests/layers/kernels tests/layers/detection tests/_util
