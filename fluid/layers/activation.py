@@ -25,6 +25,7 @@ from fluid.layers.base import (
     row_dims,
 )
 from fluid.layers.kernels.data_format import along_axis, elementwise
+from fluid.layers.kernels.extremes import largest
 from fluid.layers.no_effect import assigns, no_effect
 from fluid.param_attr import ParamSetting
 
@@ -312,7 +313,7 @@ def maxout(x: Value, groups: int, name: str | None = None, axis: int = 1) -> Any
             f"axis={axis}; use a divisor, as in groups=2"
         )
     shape = [*array.shape[:place], channels // groups, groups, *array.shape[place + 1 :]]
-    return this.output(like(x, jnp.max(array.reshape(shape), axis=place + 1)))
+    return this.output(like(x, largest(array.reshape(shape), place + 1)))
 
 
 @layer

@@ -137,12 +137,12 @@ def ways(case, draw, folder):
 @law("lod_level", RANDOM, weight=2)
 def padding(case, draw, folder):
     """Padding changes neither results nor gradients: neither its length nor the numbers in it."""
-    feed = cut(case.feed, np.arange(5))
+    feed, added = cut(case.feed, np.arange(5)), draw.choice([0, 2])
 
     def padded(value):
         if not isinstance(value, fluid.SequenceBatch):
             return value
-        more = np.zeros((len(value.data), draw.choice([0, 2]), *value.data.shape[2:]), value.data.dtype)
+        more = np.zeros((len(value.data), added, *value.data.shape[2:]), value.data.dtype)
         data = np.concatenate([value.data, more], axis=1)
         valid = np.arange(data.shape[1])[None, :, None] < value.lengths[:, None, None]
         filling = np.asarray(draw.choice([1, 1e3, np.nan]) if data.dtype.kind == "f" else 1, data.dtype)

@@ -138,7 +138,8 @@ def programs(case, draw, folder):
     same(arrays_of(trainer), arrays_of(session), 1e-4)
 
 
-@law(without="lambda|jnp|average|block|is_training|layers.shape|create_parameter", weight=2)
+# Static programs have neither functions of the user nor cells.
+@law(without="lambda|jnp|average|block|is_training|layers.shape|create_parameter|Cell", weight=2)
 def recorded(case, draw, folder):
     """A static program computes the losses and the test results of the function, step by step."""
     optimizer, minibatches = drawn_optimizer(draw), case.minibatches(5, steps=2)

@@ -12,10 +12,10 @@ from fluid.core import Value
 from fluid.layers import functional
 from fluid.layers.base import Layer, dense, filled, layer, like, valid_steps, wide
 from fluid.layers.functional import Activation
+from fluid.layers.kernels.extremes import largest, smallest
 from fluid.layers.kernels.lookup_table import times_matrix
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.sequence.step_selection import check_sequence, innermost, sequence_batch, shifted, step_size, taken
-from fluid.layers.tensor.reduce import largest, smallest
 from fluid.param_attr import ParamSetting
 
 

@@ -24,6 +24,7 @@ from fluid.layers.base import (
     wide,
 )
 from fluid.layers.checks import inner_axis_of
+from fluid.layers.kernels.extremes import largest, smallest
 from fluid.layers.no_effect import assigns
 
 
@@ -386,24 +387,6 @@ def _logsumexp(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
     """Return the logarithm of the sum of exponentials along axes; minus infinity if there are no elements."""
     result = jax.nn.logsumexp(wide(x), axis=axis, keepdims=keepdims, where=where)
     return result.astype(x.dtype)
-
-
-def largest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> Any:
-    """Return the largest elements along axes; minus infinity, or the smallest integer, if there are no elements."""
-    return jnp.max(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, True))
-
-
-def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> Any:
-    """Return the smallest elements along axes; infinity, or the largest integer, if there are no elements."""
-    return jnp.min(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, False))
-
-
-def _extreme(x: Any, lowest: bool) -> Any:
-    """Return the lowest value of the dtype of `x`, or the highest if `lowest` is false; for floats, an infinity."""
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        return -jnp.inf if lowest else jnp.inf
-    info = jnp.iinfo(x.dtype)
-    return info.min if lowest else info.max
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:

@@ -181,6 +181,41 @@ def test_reductions_over_the_steps_of_sequences():
         np.testing.assert_allclose(reduced(layers.reduce_mean, dim), flat.mean(axis))
 
 
+@pytest.mark.parametrize(
+    "pool, dim, where",
+    [("max", 1, "array"), ("min", [0, 1], "array"), ("max", 1, "maxout"), ("max", 1, "sequence")],
+)
+def test_gradient_of_the_largest_elements(pool, dim, where):
+    # XLA computes x w + b twice in this gradient, in two kernels whose results differ in the last bit.
+    x = np.random.default_rng(0).normal(size=(4, 5, 3))
+    counts = np.array([5, 1, 5, 2], "int32") if where == "sequence" else np.full(4, 5, "int32")
+    w, b = np.array([1.3, 0.7, -1.1]), np.array([0.2, 0.3, -0.4])
+    sign = 1 if pool == "max" else -1
+
+    def program():
+        h = layers.data("x", [3] if where == "sequence" else [5, 3], "float64", lod_level=int(where == "sequence"))
+        h = h * layers.create_parameter([3], "float64", name="w") + layers.create_parameter([3], "float64", name="b")
+        if where == "sequence":
+            result = layers.sequence_pool(h, pool)
+        elif where == "maxout":
+            result = layers.maxout(layers.transpose(h, [0, 2, 1]), groups=5, axis=2)
+        else:
+            result = (layers.reduce_max if pool == "max" else layers.reduce_min)(h, dim)
+        return layers.reduce_sum(layers.square(result))
+
+    with jax.enable_x64(True):
+        traced = fluid.Program(program)
+        feed = {"x": fluid.SequenceBatch(x, counts) if where == "sequence" else x}
+        loss = lambda arrays: traced.apply(arrays, feed, key=jax.random.key(0), mode="train").outputs[0]  # noqa: E731
+        slopes = jax.jit(jax.grad(loss))({"w": w, "b": b})
+    h = np.where(np.arange(5)[None, :, None] < counts[:, None, None], sign * (x * w + b), -np.inf)
+    h = h if dim == 1 else h.reshape(1, 20, 3)
+    place = h.argmax(1)[:, None]
+    found = np.take_along_axis(x.reshape(h.shape), place, 1)[:, 0]
+    np.testing.assert_allclose(slopes["w"], (2 * (found * w + b) * found).sum(0), rtol=1e-10)
+    np.testing.assert_allclose(slopes["b"], (2 * (found * w + b)).sum(0), rtol=1e-10)
+
+
 def test_errors_name_the_scope_of_the_layer():
     def program():
         with fluid.name_scope("encoder"):
