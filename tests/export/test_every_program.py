@@ -66,9 +66,9 @@ def by_length():
         family = id.rpartition("/")[0] if id.startswith("golden/") else id
         long = family in seen or "image_classification" in id
         seen.add(family)
-        marks = [pytest.mark.soak] if long else []
         # Of the golden programs, tests/test_goldens.py compares the same numbers, without an export.
-        yield pytest.param(id, marks=[*marks, pytest.mark.sample(0)] if id.startswith("golden/") else marks)
+        marks = [pytest.mark.sample(0 if id.startswith("golden/") else 3)]
+        yield pytest.param(id, marks=[*marks, pytest.mark.soak] if long else marks)
 
 
 # Some golden programs update sparse tables densely, which warns.

@@ -212,6 +212,7 @@ def at_rates(optimizer, rates):
     return params, state
 
 
+@pytest.mark.sample(3)
 @EACH
 def test_rates_set_per_update_equal_a_schedule(name):
     one = OPTIMIZERS[name]

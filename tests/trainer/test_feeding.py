@@ -34,6 +34,7 @@ def epochs_of(trainer, rows, num_epochs=1, **options):
     return ends
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("group", [False, True], ids=["shuffled", "grouped"])
 @pytest.mark.parametrize(
     "feeds, rows", [(["one"], [row[::2] for row in SENTENCES]), (["one", "two"], SENTENCES), (["one", "two"], ALIKE)]

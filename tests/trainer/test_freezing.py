@@ -130,6 +130,7 @@ RULES = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 @pytest.mark.parametrize("names", [HEAD, BODY], ids=["head", "body"])
 def test_freezing_equals_an_optimizer_without_frozen_parameters(rule, names):
@@ -495,6 +496,7 @@ def undisturbed(tmp_path_factory):
     return arrays(run(tmp_path_factory.mktemp("whole")))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("stop", [2, 4, 6, 7, 9, 15])
 def test_checkpoints_record_frozen_names_and_resume_exactly(tmp_path, stop, caplog, undisturbed):
     run(tmp_path, stop)

@@ -237,6 +237,7 @@ def test_dropout_applies_to_weights_only_in_training():
     np.testing.assert_allclose(kept[kept != 0], 2 * whole_weights[kept != 0], rtol=1e-5)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("rotary", [False, True], ids=["", "rotary"])
 @pytest.mark.parametrize("pieces", [[1] * 5, [5], [3, 1, 1], [2, 3]], ids=str)
 def test_cached_steps_match_the_whole_sequence(pieces, rotary):

@@ -47,6 +47,7 @@ def test_of_groups_too():
     np.testing.assert_allclose(found, want.reshape(X.shape), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("convolved", [False, True])
 @pytest.mark.parametrize("shape", [(4, 6, 3, 2), (2, 6, 3, 2, 2), (2, 6, 1, 1)])
 @pytest.mark.parametrize("groups", [1, 3, 6])

@@ -148,6 +148,7 @@ def expected_shares(temperature=1.0, top_k=None, top_p=None):
     return chances / chances.sum()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"temperature": 0.5}, {"top_k": 1}, {"top_k": 50}, {"top_p": 0.7}, {"top_p": 0.05}]

@@ -40,6 +40,7 @@ def ours():
     return [t for t in threading.enumerate() if t.name.startswith("fluid-reader")]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("format", written_files.FORMATS)
 @few
 @given(shuffle=shuffles, parallel=st.integers(1, 7))
@@ -52,6 +53,7 @@ def test_a_pass_is_a_permutation_at_any_parallelism(patterns, format, shuffle, p
     assert shuffle or passes[0] == list(range(TOTAL))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("format", written_files.FORMATS)
 @few
 @given(shuffle=shuffles, read=st.integers(0, TOTAL), epoch=st.integers(0, 1), parallel=st.integers(1, 3))
@@ -71,6 +73,7 @@ def test_a_resumed_pass_continues_exactly(patterns, format, shuffle, read, epoch
     assert ids(resumed()) == passes[epoch + 1]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("format", written_files.FORMATS)
 @few
 @given(shuffle=shuffles, shards=st.integers(1, 5), start=st.integers(0, 9))
