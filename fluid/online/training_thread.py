@@ -17,6 +17,7 @@ from typing import Any
 from fluid import errors
 from fluid.online.minibatches import JournalMinibatches, JournalReader
 from fluid.runtime.finite import Health
+from fluid.runtime.state_io import live_state
 from fluid.trainer import BeginTrainEvent, EndStepEvent, Handler, Trainer
 from fluid.trainer.evaluation.means import scalar_outputs
 from fluid.trainer.events import EventHandler
@@ -245,7 +246,7 @@ class Control:
 
         reader = JournalReader(self._minibatches, self._ending, end)
         trainer.train(reader, 1, handlers=self._handlers, progress=False)
-        self._last.check(trainer.session.state(), range(self._begun, self.steps))
+        self._last.check(live_state(trainer.session), range(self._begun, self.steps))
         self._after_save()
         if not ended.is_set():
             LOG.warning("a handler has ended the training after %d steps", self.steps)
@@ -273,7 +274,7 @@ class _AfterStep(Handler):
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Find the arrays that are infinite on purpose, such as masks; after an earlier `train`, `check` has passed."""
-        self._health = Health.at_start(self.trainer.session.state())
+        self._health = Health.at_start(live_state(self.trainer.session))
 
     def check(self, arrays: Mapping[str, Any], steps: range) -> None:
         """Check that the arrays after the training steps `steps` are finite.
@@ -295,7 +296,7 @@ class _AfterStep(Handler):
         Raises:
           NonFiniteError: the step has made a parameter non-finite.
         """
-        state = self.trainer.session.state()
+        state = live_state(self.trainer.session)
         self.check({n: a for n, a in state.items() if a.size <= _SMALL}, range(event.step, event.step + 1))
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
