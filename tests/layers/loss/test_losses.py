@@ -109,7 +109,7 @@ def test_ignored_rows_cost_nothing(ignore):
     label = np.array([[0], [ignore], [1], [ignore]])
 
     def loss(x):
-        applied = run(classifier(ignore=ignore), {"x": x, "label": label}, parts=True)
+        applied = run(classifier(ignore=ignore), {"x": x, "label": label}, parts=True, mode="test")
         return applied.outputs[0], (applied.outputs[1], applied.parts[0].weight)
 
     gradient, (rows, weight) = jax.grad(loss, has_aux=True)(jnp.asarray(x))
@@ -163,14 +163,14 @@ def test_weight_of_a_mean_is_its_element_count():
         guesses = layers.accuracy(layers.reshape(x, [-1, 3]), layers.reshape(layers.argmax(x, axis=2), [-1, 1]))
         return once, layers.mean(once), layers.mean(s), layers.reduce_mean(x), guesses
 
-    applied = run(program, {"x": np.ones([5, 2, 3], "float32"), "s": batch}, parts=True)
+    applied = run(program, {"x": np.ones([5, 2, 3], "float32"), "s": batch}, parts=True, mode="test")
     assert [float(part.weight) for part in applied.parts] == [5, 5, 4, 5, 10]
     assert float(applied.outputs[2]) == 3.0
 
 
 def test_a_mean_of_no_steps_is_zero():
     empty = fluid.SequenceBatch(jnp.full([2, 3, 1], 7.0), jnp.zeros([2], jnp.int32))
-    applied = run(lambda: layers.mean(layers.data("s", [1], lod_level=1)), {"s": empty}, parts=True)
+    applied = run(lambda: layers.mean(layers.data("s", [1], lod_level=1)), {"s": empty}, parts=True, mode="test")
     assert float(applied.outputs[0]) == 0 and float(applied.parts[0].weight) == 0
 
 
