@@ -563,6 +563,7 @@ def test_csv_goes_from_training_to_a_server(shell, digits):
     np.testing.assert_allclose(answer, expected, atol=1e-5)
 
 
+@pytest.mark.sample(3)  # as the pages of tests/test_pages.py
 @pytest.mark.slow
 def test_every_block_of_the_page_runs(shell):
     page = (ROOT / "docs" / "command.md").read_text(encoding="utf-8")
