@@ -554,14 +554,14 @@ def _times(first: Pair, second: Pair) -> Pair:
 # Primitives that return all or some elements of their first input unchanged.
 _LAYOUT = frozenset(
     "reshape broadcast_in_dim transpose squeeze slice rev convert_element_type reduce_precision copy copy_p "
-    "stop_gradient optimization_barrier sharding_constraint".split()
+    "stop_gradient optimization_barrier sharding_constraint reshard".split()
 )
 # Primitives of increasing functions, which map the maximum of the inputs to the maximum of the results.
 _INCREASING = frozenset({"sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "ceil", "floor"})
 # Primitives of arithmetic on elements, whose results follow the scale of their inputs.
 _ARITHMETIC = frozenset(
     "add add_any sub mul div neg max min convert_element_type reduce_precision copy copy_p stop_gradient select_n "
-    "optimization_barrier sharding_constraint".split()
+    "optimization_barrier sharding_constraint reshard".split()
 )
 # Other functions of elements.
 _OF_ELEMENTS = frozenset(
@@ -1343,7 +1343,11 @@ def paired_rows(jaxpr: Any, batch: int, targets: Sequence[Any]) -> list[str]:
             if name == "broadcast_in_dim" and read:
                 before, rank = read[0].aval.shape, len(sizes_after)
                 on_the_left = (*equation.params["broadcast_dimensions"],) == (*range(rank - len(before), rank),)
-                laid_out[equation.outvars[0]] = (before if on_the_left else None, equation)
+                here = (before if on_the_left else None, equation)
+                first = laid_out.get(read[0], here)
+                laid_out[equation.outvars[0]] = (
+                    first if on_the_left and call_of(first[1]) == call_of(equation) else here
+                )
             elif batch in sizes_after[1:] and (name in _ARITHMETIC or name in _OF_ELEMENTS):
                 calls = {call_of(each) for each in (equation, *sites)}
                 own = {v: laid_out[v] for v in read if v in laid_out and call_of(laid_out[v][1]) in calls}

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.core import Value
+from fluid.core.rows import mark, marked
 from fluid.layers.attention.position import rotate
 from fluid.layers.attention.ring import attend_around, ring_of
 from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
@@ -165,7 +166,7 @@ def multi_head_attention(
     if axis is None:
         heads = attend(query, key, value, visible(query, causal, *sources), drop)
     else:
-        heads = _attend_around(axis, query, key, value, sources)
+        heads = _attend_around(this.name, axis, query, key, value, sources)
     return this.output(like(queries, _project(this, merge_heads(heads), size, weights[3], biases[3])))
 
 
@@ -260,13 +261,16 @@ def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: Atten
         )
 
 
-def _attend_around(axis: Any, query: Any, key: Any, value: Any, sources: tuple[Any, Any]) -> Any:
+def _attend_around(name: str, axis: Any, query: Any, key: Any, value: Any, sources: tuple[Any, Any]) -> Any:
     """Compute attention on a ring of devices, without the padding of keys and values.
 
-    `sources` holds the keys and values before projection: arrays, or SequenceBatches, which may have padding.
+    `sources` holds the keys and values before projection: arrays, or SequenceBatches, which may have padding. The ring
+    divides the steps and no rows, which the equations of `jax.shard_map` do not show; so the layer called `name`
+    declares it.
     """
     mask = visible(query, False, *sources)
-    return attend_around(axis, query, key, value, jnp.ones(key.shape[:2], bool) if mask is None else mask[:, 0, 0])
+    seen = jnp.ones(key.shape[:2], bool) if mask is None else mask[:, 0, 0]
+    return marked(f"{name}.ring", attend_around(axis, *mark(f"{name}.ring", (query, key, value, seen))))
 
 
 def _attend_to_cache(
