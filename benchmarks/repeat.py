@@ -52,6 +52,7 @@ def first_step(net: Callable[[int], Any], n: int) -> float:
 
 
 def run(rounds: int) -> list[Row]:
+    fluid.set_compilation_cache(None)  # a cache on disk would save later runs the compilations
     peers = {
         "48": lambda: first_step(repeated, 48),
         "12": lambda: first_step(repeated, 12),
