@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -72,8 +73,8 @@ class Converter:
         self._rows_of = next(iter(self.feeder.batched), None)
         # Indices of rows have other limits in each minibatch, so that no check covers several minibatches.
         self._indexes_rows = any(spec.indexes_rows for spec in self.feeder.specs.values())
-        # `_columns` holds the columns of data sets on the device, by the `id()` of the Resident (the data set).
-        self._columns: dict[int, dict[str, Any]] = {}
+        # `_columns` holds the columns on the device of each Resident (a data set) that is still in use.
+        self._columns: WeakKeyDictionary[Resident, dict[str, Any]] = WeakKeyDictionary()
         # A JointMinibatch refers to arrays that hold several minibatches. `_together` holds these arrays of the last
         # JointMinibatch. `_checked` is the feed that a check of the whole arrays returned; None if the check failed.
         self._together: Any = None
@@ -152,13 +153,13 @@ class Converter:
         The first call for a data set checks it and copies it to the device.
         """
         resident = minibatch.resident
-        if id(resident) not in self._columns:
+        if resident not in self._columns:
             specs = self.feeder.specs
             read = tuple((n, s.shape, s.held, s.limits, self.feeder.positions[n]) for n, s in specs.items())
-            self._columns[id(resident)] = resident.table(
+            self._columns[resident] = resident.table(
                 (read, self._only, self._to.layout.device), lambda: self._whole(resident)
             )
-        return RowFeed(self._columns[id(resident)], minibatch.rows)
+        return RowFeed(self._columns[resident], minibatch.rows)
 
     def _whole(self, resident: Resident) -> dict[str, Any]:
         feed = self.feeder.feed(self._own(resident.whole()))

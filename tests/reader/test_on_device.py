@@ -1,5 +1,7 @@
 """Readers whose data set stays on the device: minibatches, order and saved positions equal a reader on the host."""
 
+import gc
+
 import hypothesis.strategies as st
 import jax
 import numpy as np
@@ -9,6 +11,8 @@ from hypothesis import given, settings
 import fluid
 from fluid import errors, reader
 from fluid.reader.adapters import minibatches
+from fluid.reader.converter import Converter
+from fluid.reader.on_device import Resident, RowNumbers
 
 
 def forms(count):
@@ -103,6 +107,17 @@ def test_data_is_transferred_once_and_checked_whole(trainer, monkeypatch):
     before = float(trainer.test(kept)["loss"])
     mutable[:] = 0  # the reader has a copy on the device, so this change has no effect
     assert float(trainer.test(kept)["loss"]) == before
+
+
+def test_no_data_set_is_taken_for_another(trainer):
+    convert = Converter(trainer.session.engine, trainer.program.feeds)
+    for number in range(20):  # each is freed before the next one, which may get its address
+        data = Resident(["x", "label"], [X + number, LABELS], by_name=True)
+        feed = convert(RowNumbers(data, np.array([3, 1], "int32")), 0)
+        np.testing.assert_array_equal(np.asarray(feed["x"]), (X + number)[[3, 1]])
+        del data, feed
+        gc.collect()
+        assert not convert._columns, "a data set that nobody uses any more is not kept"
 
 
 def test_decorated_readers_and_sequences_feed_whole_rows(trainer):
