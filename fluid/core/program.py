@@ -345,7 +345,7 @@ class Program(KnownAttributes):
 
     @functools.cached_property
     def has_rests(self) -> bool:
-        """True if the outputs and the numbers of examples are not enough to combine the scalars over training steps."""
+        """True if steps must return more than their outputs, such as weights, to combine scalars over an epoch."""
         if self._weighs_examples:
             return False
         pairs = zip(self.outputs, self.reductions_of_steps, strict=True)

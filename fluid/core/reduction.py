@@ -129,7 +129,7 @@ def is_of_output(reduction: Reduction) -> bool:
 
 
 def rest_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Any:
-    """Return what a training step contributes to the value of an output over several steps, beside the output itself.
+    """Return the values of a training step that, beside an output, are needed to combine the output over several steps.
 
     Args:
       frame: the Frame (state) of the run on the minibatch.

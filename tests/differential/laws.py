@@ -85,7 +85,7 @@ def inputs(case, feed):
 
 @law(weight=3)
 def rows(case, draw, folder):
-    """A batch gives each row the answer of the row alone, in any order of calls, padded or not."""
+    """An Inferencer gives each row of a batch the result of this row alone, in any order of calls, padded or not."""
     inferencer = fluid.Inferencer(case.net, params=case.arrays, bucket=draw.random() < 0.9)
     sizes = draw.sample([1, 2, 3, 5, 6, 7], 2)
     for number in range(4):
@@ -173,7 +173,7 @@ def measured_by_numpy(case):
 
 
 def rows_of(value):
-    """Return the rows of a value: of a sequence, an array of its valid steps for each row."""
+    """Return a list of the rows of a SequenceBatch, without padding; for any other value, a list with the value."""
     return value.rows() if isinstance(value, fluid.SequenceBatch) else [value]
 
 

@@ -61,7 +61,7 @@ def check(source, seed, name):
 
 
 def shown(source, seed, name, text):
-    """Return what a failure prints: the law, the seed, the program as a source that runs, and the difference."""
+    """Return the message of a failure: the law, the seed, the source text of the program, and the difference."""
     return f"seed {seed}, law {name}: {LAWS[name].__doc__}\n\n{IMPORTS}\n\n{source}\n{text}"
 
 

@@ -223,7 +223,7 @@ class Checkpoints(NoCheckpoints):
         self._asked = False  # True if a handler has requested a save that has not started yet
 
     def handlers(self) -> list[Handler]:
-        """Return a list with the handler of `keep_best`; the list is empty without this setting.
+        """Return the handlers that `CheckpointConfig(keep_best=)` needs: one, or none without this setting.
 
         If `keep_best` names a value that a handler reports, such as a test loss, the handler requests a checkpoint at
         each new best value.

@@ -47,7 +47,7 @@ class Total:
 
     @property
     def kind(self) -> str:
-        """The kind of the rule, such as "mean"."""
+        """The kind of the rule that combines the minibatches, such as "mean" or "rows"."""
         return self.reduction.kind
 
     @property
@@ -95,7 +95,10 @@ class Total:
             self._values = [_OF_STEPS[self.kind](np.stack([self._values[0], value])) if self._values else value]
 
     def result(self) -> Any:
-        """Return the value over all minibatches: a NumPy array, a scalar of float64 or int64, or a sequence batch."""
+        """Return the value of the output over all added minibatches.
+
+        The result is a NumPy array, a scalar of float64 or int64, or, for rows of sequences, a SequenceBatch.
+        """
         if self.kind == "function":
             found = [total.result() for total in self._inner]
             if self._members is None:
@@ -181,7 +184,9 @@ class _Sum:
 
 
 def _shortened(numbers: Sequence[float]) -> list[float]:
-    """Return a few numbers whose exact sum is the exact sum of `numbers`; the first is the rounded sum.
+    """Replace many floats by a few floats with the same exact sum, so that a checkpoint can store the sum exactly.
+
+    The first returned number is the sum rounded to a float; the others are the rounding errors.
 
     Example:
       >>> _shortened([1e16, 1.0, 0.25, -1e16]), _shortened([1.0, 1e-30])

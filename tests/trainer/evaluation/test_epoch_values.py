@@ -26,7 +26,7 @@ WORDS = [RNG.normal(size=(n, 1)).astype("float32") for n in RNG.integers(1, 6, R
 
 
 def measured(x):
-    """Return values of the fed data that no mean over minibatches gives."""
+    """Return outputs for which the mean over minibatches differs from the value over all rows."""
     chance, weight = layers.data("chance", shape=[1]), layers.data("weight", shape=[1])
     label = layers.data("label", shape=[1], dtype="int64")
     guess, truth = (layers.data(name, shape=[1], dtype="int64") for name in ("guess", "truth"))
