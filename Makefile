@@ -2,7 +2,8 @@
 #   make demo         train the convolutional net on handwritten digits, and show some predictions
 #   make test         run `make check` and the test suite, with a part of the rows of long tables (FLUID_TEST_ALL=1: all)
 #   make check        check lint, format, types, layering and words
-#   make examples     run every example with its full settings, check its accuracy, and run other tests that take minutes
+#   make examples     run every example with its full settings, check its accuracy, and run the other long tests: kills,
+#                     several processes, tutorials
 #   make peers        compare fluid with PyTorch, Keras, Lightning and transformers (installs 6 GB in .venv-peers)
 #   make soak         run the tests that are too slow for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad
 #                     requests to each server, faults in multi-process training, all rows of long tables, layers and deep
@@ -26,7 +27,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 comma := ,
 # Most tests run a program once or twice, so only the compilation time matters. Each core has a worker, so compiling a
-# program in several threads costs more time than it saves. Tests marked slow train, so they use the default flags.
+# program in several threads costs more time than it saves. Tests marked full train for long, so they use the default flags.
 # jaxlib 0.11 and newer versions do not have these flags.
 FEWER_PASSES := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1
 XLA_FLAG := import jaxlib.version as v; print("$(FEWER_PASSES)" if v.__version_info__ < (0, 11) else "")
@@ -38,9 +39,9 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --durations=10 $(PYTEST_ARGS)
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Simulated devices spin while they wait for each other, so these tests take four times as long during other tests.
 EIGHT := tests/parallel/test_eight_devices.py
-QUICK := -m "not slow and not full and not soak and not peers"
+QUICK := -m "not full and not soak and not peers"
 
-.PHONY: demo docs docs-serve test check quick slow strength examples package peers format mistakes bench bench-check soak stubs clean setup
+.PHONY: demo docs docs-serve test check quick strength examples package peers format mistakes bench bench-check soak stubs clean setup
 
 setup: $(STAMP)
 
@@ -83,18 +84,14 @@ test: $(STAMP)
 	$(if $(PYTEST_ARGS),,@$(BIN)/python benchmarks/yardstick.py)
 	@begin=$$(date +%s); \
 	$(MAKE) --no-print-directory check > $(CHECKED) 2>&1 & check=$$!; \
-	$(MAKE) --no-print-directory quick && $(MAKE) --no-print-directory slow; tests=$$?; \
+	$(MAKE) --no-print-directory quick; tests=$$?; \
 	wait $$check; checked=$$?; cat $(CHECKED); \
 	echo "make test: $$(( $$(date +%s) - begin )) s"; \
 	test $$tests -eq 0 && test $$checked -eq 0
 
-slow: $(STAMP)
-	$(PYTEST) $(BY_FILE) --ignore=$(EIGHT) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS selects no slow test
-	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m slow)
-
 examples: $(STAMP) $(IREE_STAMP)
-	$(PYTEST) --ignore=$(EIGHT) -m full
-	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m full)
+	FLUID_TEST_ALL=1 $(PYTEST) --ignore=$(EIGHT) -m full
+	$(if $(PYTEST_ARGS),,FLUID_TEST_ALL=1 $(BIN)/python -m pytest -q $(EIGHT) -m full)
 
 peers: .venv-peers/.installed-peers
 	.venv-peers/bin/python -m pytest -q $(PYTEST_ARGS) tests/peers -m peers
@@ -105,7 +102,7 @@ peers: .venv-peers/.installed-peers
 	$(call install,test$(comma)peers)
 
 quick: $(STAMP)
-	$(COMPILE_QUICKLY) $(PYTEST) $(BY_FILE) --ignore=$(EIGHT) $(QUICK) || test $$? -eq 5
+	$(COMPILE_QUICKLY) $(PYTEST) $(BY_FILE) --ignore=$(EIGHT) $(QUICK) || test $$? -eq 5  # 5: PYTEST_ARGS selects no test
 	$(if $(PYTEST_ARGS),,$(COMPILE_QUICKLY) $(BIN)/python -m pytest -q $(EIGHT) $(QUICK))
 
 strength: $(STAMP)

@@ -25,14 +25,14 @@ def on_path(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "setup"),
     [
-        pytest.param("MLP", "training", marks=pytest.mark.slow),
+        pytest.param("MLP", "training", marks=pytest.mark.full),
         pytest.param("LENET", "training", marks=pytest.mark.full),
         pytest.param("LENET_NHWC", "training", marks=pytest.mark.full),
-        pytest.param("DIGITS", "training", marks=pytest.mark.slow),
+        pytest.param("DIGITS", "training", marks=pytest.mark.full),
         pytest.param("RESNET", "resnet32", marks=pytest.mark.full),
         pytest.param("RESNET_NHWC", "resnet32", marks=pytest.mark.full),
         pytest.param("GROUPED", "training", marks=pytest.mark.full),
-        pytest.param("TABLE", "bigemb", marks=pytest.mark.slow),
+        pytest.param("TABLE", "bigemb", marks=pytest.mark.full),
     ],
 )
 def test_peers_learn_the_same(name, setup, monkeypatch):
@@ -51,7 +51,7 @@ def test_peers_learn_the_same(name, setup, monkeypatch):
     assert by_fluid[-1] < 0.95 * by_fluid[0]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_fused_steps_of_both_peers_learn_equally():
     """Check that many steps per call of fluid, and a hand-written scan, have equal losses.
 
@@ -107,7 +107,7 @@ def test_both_read_ragged_sentences_alike():
         np.testing.assert_allclose(slope, wanted[name], rtol=1e-3, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_both_train_an_lstm_alike():
     lstm = importlib.import_module("lstm")
     trainer, by_fluid = lstm.fluid_peer()

@@ -20,6 +20,7 @@ def load(name):
     return module
 
 
+@pytest.mark.sample(3)
 def test_fit_a_line(capsys):
     errors = load("fit_a_line").main(num_epochs=40)
     assert errors["fluid"] < 0.7 * errors["always the mean"]
@@ -27,6 +28,7 @@ def test_fit_a_line(capsys):
     assert "predicted   true" in capsys.readouterr().out
 
 
+@pytest.mark.sample(3)
 def test_recognize_digits(in_tmp, capsys):
     reached, by_guessing = load("recognize_digits").main(net="mlp", num_epochs=6, path=str(in_tmp / "digits.params"))
     assert reached > 0.9 > 5 * by_guessing
@@ -67,6 +69,7 @@ def test_cifar10_that_is_not_whole_is_refused(in_tmp):
         example.read_cifar10(in_tmp)
 
 
+@pytest.mark.sample(3)
 def test_word2vec_beats_counting(in_tmp, capsys):
     path = str(in_tmp / "words.params")
     net, by_counting = load("word2vec").main(num_epochs=4, path=path)
@@ -76,6 +79,7 @@ def test_word2vec_beats_counting(in_tmp, capsys):
     assert "nearest by cosine" in said and "the value of the ... " in said
 
 
+@pytest.mark.sample(3)
 def test_recommender_system(in_tmp, capsys):
     path = str(in_tmp / "movies.params")
     errors = load("recommender_system").main(num_epochs=3, users=200, movies=100, ratings=10_000, path=path)
@@ -104,6 +108,7 @@ def test_published_movielens_format_is_read(in_tmp):
         example.read_movielens(in_tmp)
 
 
+@pytest.mark.sample(3)
 def test_understand_sentiment(in_tmp, capsys):
     example, path = load("understand_sentiment"), str(in_tmp / "sentiment.params")
     reached, by_counting, majority = example.main(net="rnn", num_epochs=4, count=3000, path=path)
@@ -112,6 +117,7 @@ def test_understand_sentiment(in_tmp, capsys):
     assert "generated reviews (not IMDB)" in said and "the story was not good" in said
 
 
+@pytest.mark.sample(3)
 def test_seq2seq_2018(in_tmp, capsys):
     right, by_guessing = load("seq2seq_2018").main(num_epochs=3, count=2500, dirname=str(in_tmp / "numbers.params"))
     assert right > 0.6 > 1000 * by_guessing
@@ -119,6 +125,7 @@ def test_seq2seq_2018(in_tmp, capsys):
     assert f"right to the last digit: {right:.3f}" in said and "generated numbers" in said
 
 
+@pytest.mark.sample(3)
 def test_gan_digits(in_tmp, capsys, monkeypatch):
     """Check that after a few epochs the drawn digits are nearer to real digits than noise.
 
@@ -133,6 +140,7 @@ def test_gan_digits(in_tmp, capsys, monkeypatch):
     assert (in_tmp / "digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.sample(3)
 def test_gan_digits_equals_custom_loop_and_resumed_run(in_tmp, monkeypatch):
     example = load("gan_digits")
     monkeypatch.setattr(example, "HIDDEN", 16)
@@ -154,18 +162,21 @@ def test_gan_digits_equals_custom_loop_and_resumed_run(in_tmp, monkeypatch):
         assert all(np.array_equal(params[name], whole[name]) for name in whole)
 
 
+@pytest.mark.sample(3)
 def test_shared_tower(capsys):
     errors = load("shared_tower").main(num_epochs=15)
     assert errors["with the shared tower"] < 0.8 * errors["ratings alone"]
     assert "generated ratings" in capsys.readouterr().out
 
 
+@pytest.mark.sample(3)
 def test_serve_digits(in_tmp, capsys):
     accuracy, status = load("serve_digits").main(num_epochs=2, path=str(in_tmp / "digits.fluid"))
     assert accuracy > 0.8 and status == 0
     assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
 
 
+@pytest.mark.sample(3)
 def test_write_characters(in_tmp, capsys, monkeypatch):
     example = load("write_characters")
     monkeypatch.setattr(example, "WINDOW", 16)
@@ -176,7 +187,7 @@ def test_write_characters(in_tmp, capsys, monkeypatch):
     assert text in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_online_recommender(in_tmp, capsys):
     errors = load("online_recommender").main(ratings=8000, folder=in_tmp)
     assert errors["moving test in the end"] < 0.8 * errors["moving test after the change"]
@@ -184,12 +195,13 @@ def test_online_recommender(in_tmp, capsys):
     assert "generated ratings" in capsys.readouterr().out
 
 
+@pytest.mark.sample(3)
 def test_run_a_2018_model(in_tmp):
     here, served, before, after = load("run_a_2018_model").main(path=str(in_tmp / "old.fluid"))
     assert here < 1e-5 > served and after < before / 2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_notebook_plots_and_reaches_its_accuracy(in_tmp):
     import nbclient
     import nbformat
@@ -204,6 +216,7 @@ def test_notebook_plots_and_reaches_its_accuracy(in_tmp):
     assert float(said.rpartition("test accuracy ")[2].split()[0]) > 0.9
 
 
+@pytest.mark.sample(3)
 def test_plan_gpt(capsys):
     example = load("plan_gpt")
     small = functools.partial(example.gpt, count=50, length=8, layers=2, size=16, heads=2, hidden=24)
@@ -214,6 +227,7 @@ def test_plan_gpt(capsys):
     assert f"{numbers:,} parameters, 4 rows" in capsys.readouterr().out
 
 
+@pytest.mark.sample(3)
 def test_population_digits(in_tmp, capsys, monkeypatch):
     example = load("population_digits")
     monkeypatch.setattr(example, "RATES", [0.001, 0.01])
@@ -226,6 +240,7 @@ def test_population_digits(in_tmp, capsys, monkeypatch):
     assert (in_tmp / "population_digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.sample(3)
 def test_policy_gradient(in_tmp, capsys):
     example = load("policy_gradient")
     reached, by_chance = example.main(iterations=16)
@@ -235,6 +250,7 @@ def test_policy_gradient(in_tmp, capsys):
     assert example.main(iterations=16, checkpoint_dir="policy") == (reached, by_chance), "continued to the same bits"
 
 
+@pytest.mark.sample(3)
 def test_gpt2_text_follows_the_scores_of_whole_texts():
     example = load("gpt2")
     prompts = [[5, 17, 33], [9]]
@@ -246,12 +262,14 @@ def test_gpt2_text_follows_the_scores_of_whole_texts():
         assert text[len(prompt) :].tolist() == chosen[len(prompt) - 1 : 11].tolist()
 
 
+@pytest.mark.sample(3)
 def test_bert_classifier(capsys):
     accuracy, by_guessing = load("bert_classifier").main(rows=256, num_epochs=4)
     assert accuracy > 1.15 * by_guessing
     assert f"test accuracy {accuracy:.3f}" in capsys.readouterr().out
 
 
+@pytest.mark.sample(3)
 def test_resnet50_prints_the_most_probable_classes(capsys):
     example = load("resnet50")
     scores, session = example.main(size=32, blocks=(1, 1, 1, 1), classes=7)
@@ -260,6 +278,7 @@ def test_resnet50_prints_the_most_probable_classes(capsys):
     assert capsys.readouterr().out.count("most probable classes") == 2
 
 
+@pytest.mark.sample(3)
 def test_low_rank_digits(capsys):
     reached = load("low_rank_digits").main(num_epochs=8)
     assert reached["tuned"] == pytest.approx(reached["merged"]) and reached["merged"] > 0.8 > 2 * reached["unchanged"]

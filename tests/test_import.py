@@ -37,6 +37,7 @@ def loaded(modules):
     return {name.partition(".")[0] for name in modules} - {name.partition(".")[0] for name in before}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("library", LAZY)
 def test_optional_libraries_load_on_use(loaded, library):
     assert library not in loaded
@@ -160,6 +161,7 @@ def used():
 
 
 # flatbuffers is left out, because JAX loads flatbuffers together with random keys.
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("library", sorted({*LAZY, "jax.extend", "jax._src.pallas"} - {"flatbuffers"}))
 def test_training_and_inference_load_no_optional_library(used, library):
     assert "fluid.trainer.loop" in used and library not in used

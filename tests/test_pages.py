@@ -50,7 +50,7 @@ def test_pages_that_other_files_name_exist():
     assert not missing
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_of_the_page_runs(page, in_tmp, capsys, monkeypatch, own_compilation_cache):

@@ -50,7 +50,7 @@ def test_every_block_of_the_readme_runs(in_tmp):
         exec(compile("\n" * line + code, str(README), "exec"), namespace)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_design_runs_as_printed(digits, in_tmp, capsys):
     import fluid
 

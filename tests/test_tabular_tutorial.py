@@ -9,7 +9,7 @@ import pytest
 TUTORIAL = pathlib.Path(__file__).resolve().parent.parent / "docs" / "tutorials" / "tabular.md"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_tutorial_on_tables_runs(in_tmp, own_compilation_cache):
     matplotlib.use("agg")
     cells = re.findall(r"^```\{code-cell\}\n(.*?)^```$", TUTORIAL.read_text(encoding="utf-8"), re.M | re.S)

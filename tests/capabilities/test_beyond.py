@@ -81,7 +81,7 @@ KILLED = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_beyond_01_bit_exact_resume_after_kill(tmp_path):
     """Kill and resume a training twice; check that its parameters are bit-identical to an uninterrupted training."""
     for kill_at in (7, 22):
@@ -575,7 +575,7 @@ ONLINE = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_beyond_15_kill_keeps_accepted_rows_exactly_once(tmp_path):
     """Kill an online training while rows arrive; it trains on each accepted row exactly once."""
     acknowledged, status = finished(ONLINE, tmp_path)

@@ -353,7 +353,7 @@ trainer.save_params(sys.argv[1])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_row_50_distributed_by_environment(tmp_path):
     """Launch a script without multi-process code in two processes; its parameters equal a single-process run."""
     script = tmp_path / "train.py"

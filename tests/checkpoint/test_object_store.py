@@ -220,7 +220,7 @@ def test_row_64_last_of_two_trainers_writes(caplog):
     assert RemoteFolder(ADDRESS, read_only=True).steps() == []
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_training_is_restored_from_an_s3_server(monkeypatch):
     import s3fs
 

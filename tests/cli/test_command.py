@@ -533,7 +533,7 @@ def train_program():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_csv_goes_from_training_to_a_server(shell, digits):
     pathlib.Path("digits.py").write_text(DIGITS)
     for name in ("train", "test"):
@@ -564,7 +564,7 @@ def test_csv_goes_from_training_to_a_server(shell, digits):
 
 
 @pytest.mark.sample(3)  # as the pages of tests/test_pages.py
-@pytest.mark.slow
+@pytest.mark.full
 def test_every_block_of_the_page_runs(shell):
     page = (ROOT / "docs" / "command.md").read_text(encoding="utf-8")
     first, *blocks = re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
@@ -581,7 +581,7 @@ def test_every_block_of_the_page_runs(shell):
     shell("fluid train --config page.toml --epochs 1", "flowers")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_notebook_of_a_new_project_runs(in_tmp):
     import nbclient
     import nbformat

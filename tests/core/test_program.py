@@ -372,6 +372,7 @@ def test_float_update_of_an_integer_state_warns():
     fluid.Program(counted(lambda value: fluid.layers.cast(value + 0.5, "int64")))
 
 
+@pytest.mark.sample(3)
 def test_the_digest_is_the_same_in_another_process():
     code = "import mistakes.common as c, fluid; print(fluid.Trainer(c.classification, c.SGD).program.digest)"
     found = {

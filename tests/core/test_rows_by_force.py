@@ -31,7 +31,7 @@ def changed(array, kept, change):
 CHANGES = {"smaller": lambda v: 0.37 * v, "larger": lambda v: 900 * v, "NaN": lambda v: np.full_like(v, np.nan)}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 @pytest.mark.parametrize("row", CASES)
 def test_rows_said_to_be_alone_are_alone(row):

@@ -42,7 +42,7 @@ def check_same_parameters(alone, folder):
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_row_52_and_62_two_processes_equal_single_training(alone, tmp_path):
     said, log, code = launched(2, tmp_path, "plain", "fsdp")
     assert code == 0, log
@@ -72,7 +72,7 @@ def check_parts(folder, lines):
         np.testing.assert_array_equal(arrays[name], value, err_msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_row_53_and_60_and_63_other_count_continues_after_torn_parts(alone, tmp_path):
     check_torn(alone, tmp_path, "torn")
 

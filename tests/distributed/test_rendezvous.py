@@ -142,7 +142,7 @@ def test_launch_refuses_meaningless_arguments(arguments, in_tmp, capsys):
     assert "launch: " in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_launched_module_lines_have_a_process_prefix(in_tmp):
     (in_tmp / "said.py").write_text(
         "import os, sys\n"

@@ -67,7 +67,7 @@ def by_length():
         long = family in seen or "image_classification" in id
         seen.add(family)
         # Of the golden programs, tests/test_goldens.py compares the same numbers, without an export.
-        marks = [pytest.mark.sample(0 if id.startswith("golden/") else 3)]
+        marks = [pytest.mark.sample(0 if id.startswith("golden/") else 6)]
         yield pytest.param(id, marks=[*marks, pytest.mark.soak] if long else marks)
 
 

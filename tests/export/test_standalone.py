@@ -87,6 +87,7 @@ def extracted(path, folder):
         (folder / "standalone.py").write_bytes(archive.read("standalone.py"))
 
 
+@pytest.mark.sample(2)
 def test_reader_without_fluid_answers_with_equal_bits(python, tmp_path):
     def noisy():
         x = fluid.layers.data("x", shape=[3])

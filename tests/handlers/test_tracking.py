@@ -107,7 +107,7 @@ def points_of(client, run_id):
 
 
 # MLflow uses the deprecated loader strategy.
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 class TestMLflow:
     def test_mlflow_client_reads_the_written_points(self, store):
@@ -218,7 +218,7 @@ def runs_of(folder):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 class TestWandB:
     def test_offline_run_file_holds_the_written_points(self, offline):
         written, logger = Written(every=2), H.WandB("digits", every=2, name="first")

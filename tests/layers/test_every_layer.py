@@ -94,6 +94,7 @@ def test_gradient_is_the_slope(row):
         np.testing.assert_allclose(slope, found, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sample(3)
 @each(ROWS)
 def test_half_precision_goes_through(row):
     outputs = fluid.Program(row.program(dtype="bfloat16")).outputs

@@ -4,6 +4,7 @@ The layers come from the table in `sequence_table.py`, which explains how to add
 """
 
 import functools
+import os
 
 import jax
 import numpy as np
@@ -43,7 +44,7 @@ def test_the_table_is_sound():
 
 
 @pytest.mark.parametrize("row_id", BY_ID)
-@settings(max_examples=5)
+@settings(max_examples=5 if os.environ.get("FLUID_TEST_ALL") else 2)
 @given(data=st.data())
 def test_nan_in_the_padding(row_id, data):
     """Check that NaN in the padding reaches no result and no gradient, and that padding has no gradient."""
@@ -182,6 +183,7 @@ def outcome(session, feed):
     return [np.asarray(v) for v in session.run(program.name, feed, fetch=fetch, mode="test")]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("program", [sentiment, regression, recurrent, tagger])
 @settings(max_examples=4)
 @given(

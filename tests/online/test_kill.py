@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("FLUID_ONLINE_KILLS", "4"))
 SCRIPT = pathlib.Path(trainer_of_stream.__file__)
 AHEAD = 60  # the client waits while the server has this number of untrained rows
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 class Killed:

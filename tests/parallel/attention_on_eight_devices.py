@@ -36,8 +36,8 @@ def losses_and_gradients(program, feed, parallel=None):
     [
         pytest.param(WHOLE, True, fluid.Mesh(data=2, steps=4), id="whole-causal"),
         pytest.param(RAGGED, False, fluid.Mesh(steps=8), id="ragged"),
-        pytest.param(RAGGED, True, fluid.Mesh(data=2, steps=2, model=2), id="ragged-causal", marks=pytest.mark.slow),
-        pytest.param(WHOLE, False, fluid.Mesh(fsdp=2, steps=4), id="whole", marks=pytest.mark.slow),
+        pytest.param(RAGGED, True, fluid.Mesh(data=2, steps=2, model=2), id="ragged-causal", marks=pytest.mark.full),
+        pytest.param(WHOLE, False, fluid.Mesh(fsdp=2, steps=4), id="whole", marks=pytest.mark.full),
     ],
 )
 def test_ring_attention_matches_a_single_device(feed, causal, mesh):

@@ -269,7 +269,7 @@ def test_half_precision_and_averages():
         eight[2].train(data, num_epochs=1, progress=False)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_training_resumes_from_checkpoint_on_another_mesh(tmp_path):
     def data():
         return fluid.reader.arrays({"x": X, "y": Y}, batch_size=15, shuffle=True)
@@ -290,7 +290,7 @@ def test_training_resumes_from_checkpoint_on_another_mesh(tmp_path):
         np.testing.assert_allclose(trainer.params[name], value, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_inference_on_a_mesh():
     def program():
         return layers.fc(layers.fc(layers.data("x", shape=[12]), 512, act="tanh"), 3, act="softmax")
@@ -306,7 +306,7 @@ def test_inference_on_a_mesh():
     np.testing.assert_allclose(np.concatenate(parts), wanted, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_nan_is_reported():
     def program():
         x = layers.data("x", shape=[12], allow_nan=True)
@@ -322,7 +322,7 @@ def test_nan_is_reported():
     assert report(**FSDP) == report()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("page", ["parallel.md", "mesh.md", "pipeline.md"])
 def test_the_page_is_true(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -35,12 +35,7 @@ def run(mark, folder):
 
 
 def test_on_eight_devices(tmp_path):
-    run("not slow and not full and not soak", tmp_path / "inner")
-
-
-@pytest.mark.slow
-def test_more_on_eight_devices(tmp_path):
-    run("slow", tmp_path / "inner")
+    run("not full and not soak", tmp_path / "inner")
 
 
 @pytest.mark.full

@@ -362,6 +362,7 @@ print(fluid.Inferencer(param_path=sys.argv[1]).infer({"x": [[0.0, 1.0]]})["y"].t
 """
 
 
+@pytest.mark.sample(3)
 def test_two_processes_draw_different_numbers(exported):
     def start():
         command = [sys.executable, "-c", PROCESS, str(exported)]

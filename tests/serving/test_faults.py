@@ -46,6 +46,7 @@ def told(server, data, close=False):
 # Tests of row 41 in the table of tests/FAULTS.md: a server receives invalid requests.
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("data", "close", "expected"),
     [

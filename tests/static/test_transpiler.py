@@ -14,7 +14,7 @@ from fluid.static.executor import feeds_of_all
 SCRIPT = transpiled_program.__file__
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_trainers_match_a_single_trainer(tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     for folder in (alone, together):

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parents[1]
-QUICK = "not slow and not full and not soak and not peers"
+QUICK = "not full and not soak and not peers"
 _MOST_SECONDS = 1800
 
 

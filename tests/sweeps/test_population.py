@@ -289,7 +289,7 @@ def looked_up(penalty=0.0):
             lambda rate: fluid.optimizer.Adagrad(lambda done: rate / (1 + done)),
             "learning_rate",
             [0.1, 0.4],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.full,
         ),
         (lambda decay: fluid.optimizer.AdamW(0.05, weight_decay=decay, lazy_mode=True), "weight_decay", [0.0, 0.3]),
         (lambda alpha: fluid.optimizer.Lookahead(fluid.optimizer.SGD(0.1), alpha=alpha, k=2), "alpha", [0.2, 0.8]),
@@ -310,7 +310,7 @@ def test_varied_optimizer_numbers_work_with_sparse_tables(make, name, values):
         np.testing.assert_allclose(population.learning_rate, [0.1 / 7, 0.4 / 7], rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_freezing_averages_and_norms_hold_per_member(in_tmp):
     ema = fluid.optimizer.ExponentialMovingAverage(0.5)
 

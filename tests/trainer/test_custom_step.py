@@ -203,6 +203,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("step", [noisy, sharpness_aware])
 def test_killed_custom_step_resumes_to_the_same_bits(step, tmp_path):
     def make(folder):

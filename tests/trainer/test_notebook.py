@@ -19,7 +19,7 @@ def outputs(notebook, words):
     return cell.outputs
 
 
-@pytest.mark.slow
+@pytest.mark.full
 class TestNotebookThatIsRunAgainFromTheTop:
     def test_only_the_interrupted_cell_fails_without_stderr(self, notebook):
         every = [output for cell in notebook.cells for output in cell.outputs]

@@ -124,6 +124,7 @@ def read(tmp_path_factory):
     return found
 
 
+@pytest.mark.sample(3)
 def test_every_attribute_is_read(read):
     unread = {
         type_: {name for name in attributes if (type_, name) not in read}

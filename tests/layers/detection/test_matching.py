@@ -42,6 +42,7 @@ def batch_of(lengths, seed, ties):
     return fluid.SequenceBatch(data.astype("float32"), np.array(lengths, "int32"))
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(0, ROWS), min_size=2, max_size=2),
@@ -79,6 +80,7 @@ def test_matches_carry_no_gradient():
     assert not np.asarray(jax.grad(total)(x.data)).any()
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=10)
 @given(
     lengths=st.lists(st.integers(1, 3), min_size=2, max_size=2),

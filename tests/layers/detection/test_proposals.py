@@ -52,6 +52,7 @@ def proposed(scores, offsets, info, before, after, threshold, least, eta):
     return [box for _, box in left], [[score] for score, _ in left]
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=6)
 @given(
     seed=st.integers(0, 999),
@@ -96,6 +97,7 @@ def regions(lengths, seed, size=300.0):
     return fluid.SequenceBatch(some_boxes(seed, len(lengths), 5, size=size), np.array(lengths, "int32"))
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=6)
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=3, max_size=3),

@@ -65,6 +65,7 @@ def objects(lengths, seed):
     }
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=10)
 @given(
     lengths=st.lists(st.integers(0, 3), min_size=2, max_size=2),
@@ -121,6 +122,7 @@ def test_an_invalid_class_makes_the_loss_nan():
     assert program.feeds["k"].limits == (0, CLASSES, None)
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=6)
 @given(
     seed=st.integers(0, 999),

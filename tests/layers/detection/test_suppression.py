@@ -56,6 +56,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=8)
 @given(**SETTINGS)
 def test_multiclass_nms(threshold, top, keep, overlap, eta, background, pixels, seed):
@@ -75,6 +76,7 @@ def test_multiclass_nms(threshold, top, keep, overlap, eta, background, pixels, 
     assert_rows(got, wants)
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=5)
 @given(
     lengths=st.lists(st.integers(0, 5), min_size=2, max_size=2), keep=st.sampled_from([-1, 3]), seed=st.integers(0, 99)
@@ -115,6 +117,7 @@ def decayed(boxes, scores, threshold, post, top, keep, sigma, pixel, background)
     return found if keep == -1 else found[:keep]
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=8)
 @given(
     post=st.sampled_from([0.0, 0.2]),

@@ -71,6 +71,7 @@ def owners(boxes, able, objects):
     return found
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=8)
 @given(
     lengths=LENGTHS,
@@ -128,6 +129,7 @@ def test_anchors_are_drawn():
     np.testing.assert_array_equal(draw(jax.random.key(3))[0].data, drawn[3][0].data)
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=8)
 @given(
     lengths=LENGTHS,
@@ -169,6 +171,7 @@ def test_generate_proposal_labels(lengths, regions, seed, count, fraction, agnos
         assert_rows(got, want)
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=6)
 @given(lengths=LENGTHS, seed=st.integers(0, 999), high=st.sampled_from([0.5, 0.3]), low=st.sampled_from([0.4, 0.1]))
 def test_retinanet_target_assign(lengths, seed, high, low):
@@ -199,6 +202,7 @@ def test_retinanet_target_assign(lengths, seed, high, low):
     assert count.tolist() == numbers
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=8)
 @given(
     seed=st.integers(0, 999),

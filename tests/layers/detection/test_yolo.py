@@ -78,6 +78,7 @@ def feed_of(seed, mask, scored):
     return {**feed, "s": rng.uniform(0.2, 1, (2, 5)).astype("float32")} if scored else feed
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=6)
 @given(
     seed=st.integers(0, 999),

@@ -20,6 +20,7 @@ def near(image, y, x):
     return image @ across @ down
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=6)
 @given(
     own=st.sampled_from([1, 2]),

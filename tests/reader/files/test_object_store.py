@@ -11,7 +11,7 @@ from written_files import id_of
 import fluid
 from fluid import errors
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 COUNTS = [5, 9, 1, 17]
 
 

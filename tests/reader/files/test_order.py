@@ -248,7 +248,7 @@ sys.exit(3)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_python_ends_while_files_are_read(tmp_path):
     """Check the exit status, because a thread that is inside pyarrow while Python ends would crash the process."""
     found = []

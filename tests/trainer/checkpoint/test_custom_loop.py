@@ -169,7 +169,7 @@ def test_wrong_arguments_raise_named_errors(tmp_path):
         fluid.Checkpoint(session, tmp_path, Count())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_killed_loop_resumes_to_the_same_bits(tmp_path):
     said = []
     ended = trainer_to_kill.digest(custom_loop_to_kill.train(tmp_path / "whole", said.append))

@@ -71,7 +71,7 @@ def kill_after(delay):
     return kill
 
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

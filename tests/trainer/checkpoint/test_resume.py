@@ -126,6 +126,7 @@ def seen_values(into, **options):
     return on_event
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", CASES)
 def test_row_01_and_19_resume_within_epoch_keeps_the_bits(case, tmp_path):
     whole, expected = new(case), []

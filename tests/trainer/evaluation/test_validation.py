@@ -471,7 +471,7 @@ def seen_of(handler, folder, trainer):
 # The ignored warning comes from MLflow.
 @pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in MAKERS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.full) if n in SLOW else n for n in MAKERS])
 def test_reused_handler_starts_fresh_in_another_trainer(name, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
