@@ -24,7 +24,7 @@ def run(rounds: int) -> list[Row]:
     turns = {name: functools.partial(rate, STEPS * EPOCHS, functools.partial(f, EPOCHS)) for name, f in peers.items()}
     numbers = interleave(turns, rounds)
     what = "training, MLP 64-200-200-10"
-    fused = f"{what}, steps_per_dispatch=auto, data on the device"
+    fused = f"{what}, steps_per_dispatch=50, data on the device"
     compared = [
         (what, "fluid", "hand"),
         (f"{fused} / hand-written loop", "fused", "hand"),

@@ -97,7 +97,7 @@ def fused_peer(model: Model, x: np.ndarray, labels: np.ndarray, setup: Setup = A
 
     The function trains for n epochs, and returns the losses that it reads, like the function of `fluid_peer`.
     """
-    trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid, steps_per_dispatch="auto")
+    trainer = fluid.Trainer(model.train_program, optimizer=setup.by_fluid, steps_per_dispatch=50)
     columns = {"x": x, "label": labels}
     reader = fluid.reader.arrays(columns, batch_size=setup.batch, shuffle=True, seed=0, on_device=True)
 

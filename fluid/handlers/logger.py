@@ -14,7 +14,8 @@ from fluid._util.text import counted
 from fluid.core import fitting
 from fluid.handlers.plot import Recorder
 from fluid.trainer import BeginTrainEvent, EndTrainEvent, MeasuredEvent
-from fluid.trainer.evaluation.means import Interval, by_name, known_values, number
+from fluid.trainer.evaluation.means import by_name, known_values, number
+from fluid.trainer.every import Interval
 
 
 @fitting("fluid.handlers.Logger")

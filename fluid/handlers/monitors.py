@@ -1,7 +1,6 @@
 """Handlers that monitor training: early stopping, learning rates, norms of gradients, and additional checkpoints."""
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +11,9 @@ from fluid.core import fitting, whole_number
 from fluid.runtime import step_names
 from fluid.runtime.fetch import rate_names
 from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
-from fluid.trainer.evaluation.means import Every, Interval, value_name
+from fluid.trainer.evaluation.means import value_name
 from fluid.trainer.evaluation.monitor import Monitor
+from fluid.trainer.every import Every, Interval
 
 
 @fitting("fluid.handlers.EarlyStopping")
@@ -129,10 +129,6 @@ class CheckpointEvery(Handler):
     def __init__(self, every: Interval = "epoch"):
         self._every = Every(every, "CheckpointEvery")
 
-    def steps_ahead(self) -> float:
-        """Return the number of steps to the next checkpoint."""
-        return self._every.steps_left(self.done)
-
     def end_step(self, event: EndStepEvent) -> None:
         """Request a checkpoint, if one is due after this step."""
         if self._every.at_step(self.done):
@@ -184,14 +180,6 @@ class LearningRateMonitor(Handler):
         """Read all learning rates, so that an optimizer that hides its rate causes an error before the first step."""
         for program in self.trainer.programs.values():
             self.trainer.session.engine.current_rates(program)
-
-    def steps_ahead(self) -> float:
-        """Return the maximum number of training steps in the next device call.
-
-        Another handler may act on the reported values, for example stop the training. Then the device call ends at the
-        next report. Otherwise there is no limit (infinity).
-        """
-        return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def fetches(self) -> list[str]:
         """Return the names of the learning rates to fetch from the training step."""
@@ -373,14 +361,6 @@ class GradientMonitor(Handler):
     def fetches(self) -> list[str]:
         """Return the names of the gradient norms and update ratios to fetch from the training steps."""
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
-
-    def steps_ahead(self) -> float:
-        """Return the maximum number of training steps in the next device call.
-
-        Another handler may act on the reported values, for example stop the training. Then the device call ends at the
-        next report. Otherwise there is no limit (infinity).
-        """
-        return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
         """Report the norms and ratios of this step, if a report is due."""

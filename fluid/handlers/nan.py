@@ -15,7 +15,8 @@ from fluid.runtime.state_io import live_state
 from fluid.runtime.step import TrainingState
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.device_calls import StepRequest
-from fluid.trainer.evaluation.means import Every, Interval, number, on_host
+from fluid.trainer.evaluation.means import number, on_host
+from fluid.trainer.every import Every, Interval
 
 
 class _Batch(NamedTuple):
@@ -111,10 +112,6 @@ class TerminateOnNaN(Handler):
             )
         self._keep(state)
 
-    def steps_ahead(self) -> float:
-        """Return the number of training steps to the next check for non-finite values."""
-        return self._every.steps_left(self.done)
-
     def begin_step(self, event: BeginStepEvent) -> None:
         """Store the minibatch and the settings of this step; if a later check finds NaN, it repeats the step."""
         rates = self.trainer.session.engine.rates.given(event.program)
@@ -122,7 +119,7 @@ class TerminateOnNaN(Handler):
 
     def end_step(self, event: EndStepEvent) -> None:
         """Check the steps since the last check for non-finite values, if a check is due."""
-        self._losses.append(event.metrics.unread(self.trainer.programs[event.program].loss_output))
+        self._losses.append(event.metrics[self.trainer.programs[event.program].loss_output])
         if self._every.at_step(self.done):
             self._check()
 

@@ -1,12 +1,11 @@
 """Periodic handlers: the decorators `every` and `once`, which call a function after a number of steps or epochs."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluid import errors
 from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
-from fluid.trainer.evaluation.means import Every, Interval
+from fluid.trainer.every import Every, Interval
 from fluid.trainer.handlers import check_signature, warn_of_return
 
 PeriodicFunction = Callable[[Any], Any]
@@ -77,20 +76,16 @@ class _Periodic(Handler):
 
     def __init__(self, function: PeriodicFunction, due: Every):
         self._function = function
-        self._due = due
-
-    def steps_ahead(self) -> float:
-        """Return the number of training steps until this handler next calls the user's function."""
-        return self._due.steps_left(self.done)
+        self._every = due
 
     def end_step(self, event: EndStepEvent) -> None:
         """Call the user's function if the interval of this handler ends with this step."""
-        if self._due.at_step(self.done):
+        if self._every.at_step(self.done):
             self._call(event)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Call the user's function if the interval between its calls ends with this epoch."""
-        if self._due.at_epoch(event):
+        if self._every.at_epoch(event):
             self._call(event)
 
     def _call(self, event: EndStepEvent | EndEpochEvent) -> None:
@@ -109,10 +104,6 @@ class _Once(_Periodic):
         """Let the handler call its function once more, unless this training resumes an interrupted training."""
         if not event.resumed:
             self._called = False
-
-    def steps_ahead(self) -> float:
-        """Return the number of steps to the only call of the user's function; infinity after this call."""
-        return math.inf if self._called else super().steps_ahead()
 
     def state(self) -> dict[str, Any]:
         """Return a dict for JSON: "called" is True if this handler has already called the user's function."""

@@ -17,8 +17,9 @@ from fluid.trainer import (
     MeasuredEvent,
 )
 from fluid.trainer.evaluation.history import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
-from fluid.trainer.evaluation.means import Averaging, Every, Interval, TrainingMeans, by_name, number
+from fluid.trainer.evaluation.means import Averaging, TrainingMeans, by_name, number
 from fluid.trainer.evaluation.measurements import Measurements
+from fluid.trainer.every import Every, Interval
 
 
 class Recorder(Averaging):
@@ -33,7 +34,6 @@ class Recorder(Averaging):
     """
 
     first_process_only = True
-    acts_on_measured = False
     for_members = False
 
     def __init__(self, every: Interval):

@@ -1,6 +1,5 @@
 """Timer and Profiler: handlers that measure the duration of training steps."""
 
-import math
 import time
 from typing import Any
 
@@ -10,7 +9,7 @@ from fluid import errors
 from fluid._util.paths import PathLike, local_path
 from fluid.core import fitting
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
-from fluid.trainer.evaluation.means import Every, Interval
+from fluid.trainer.every import Every, Interval
 
 
 @fitting("fluid.handlers.Timer")
@@ -60,13 +59,6 @@ class Timer(Handler):
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Exclude the time between two epochs, for example for tests, from the duration of a step."""
         self._mark = None
-
-    def steps_ahead(self) -> float:
-        """Return the number of training steps until the next report of durations.
-
-        Return infinity if no other handler uses the reported values.
-        """
-        return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Add the time that this step needed to read and convert its minibatch, for the report of durations."""
@@ -135,11 +127,6 @@ class Profiler(Handler):
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Set the number of steps to 0: the Profiler counts the steps of each call of `train` separately."""
         self._count = 0
-
-    def steps_ahead(self) -> float:
-        """Return the number of steps to the start of the profile, or to its end during the profile; else infinity."""
-        first, end = self._steps
-        return first - self._count if self._count < first else end - self._count if self._count < end else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
         """Start the profile before the first profiled step, and annotate each step in the profile."""

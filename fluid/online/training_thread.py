@@ -268,10 +268,6 @@ class _AfterStep(Handler):
         self._then = then
         self._health = Health()
 
-    def steps_ahead(self) -> float:
-        """Return 1: each step is checked before the next one."""
-        return 1
-
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Find the arrays that are infinite on purpose, such as masks; after an earlier `train`, `check` has passed."""
         self._health = Health.at_start(live_state(self.trainer.session))

@@ -225,7 +225,7 @@ def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[
     rows = np.zeros((capacity, len(first.rows)), np.int32)
     for number, feed in enumerate(feeds):
         rows[number] = feed.rows  # type: ignore[attr-defined]
-    return Picks(first.columns, place(rows), np.int32(len(feeds)))
+    return Picks(first.columns, *place((rows, np.int32(len(feeds)))))
 
 
 def alike(first: Mapping[str, Any], feeds: Iterable[Mapping[str, Any]]) -> int:

@@ -9,19 +9,16 @@ A reader that waits for disks or networks longer than a step takes can read furt
 """
 
 import itertools
-import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import numpy as np
 
 from fluid import errors
 from fluid.reader.converter import Converter
-from fluid.reader.on_device import Fed, RowFeed, alike, stacked
+from fluid.reader.on_device import RowFeed, alike, stacked
 
 
 class Position(NamedTuple):
@@ -216,10 +213,6 @@ class Batches(Iterator[Batch]):
         # `_read`: a tuple with the minibatch that was read last; None if this minibatch is converted already.
         self._read: tuple[Any] | None = None
         self._ready: deque[Batch | BaseException] = deque()
-        # Minibatches that are already stacked on the device for the next compiled call; None if there are none.
-        self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None
-        # A cache of int32 scalars on the device, by their value, for the field `count` of `StackedFeeds` and `Picks`.
-        self._counts: dict[int, Any] = {}
         self._ended = False
 
     @property
@@ -308,28 +301,8 @@ class Batches(Iterator[Batch]):
         if len(minibatches) == 1:
             return last._replace(feed=last.feed.arrays()) if type(last.feed) is RowFeed else last
         seconds = sum(batch.seconds for batch in minibatches)
-        feed = self._stack(minibatches, capacity)
+        feed = stacked([batch.feed for batch in minibatches], capacity, self._pipeline.place)
         return last._replace(feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
-
-    def stack_ahead(self, program: int, capacity: int) -> None:
-        """Copy minibatches that are already read, if there are several, to the device before `take` returns them.
-
-        The minibatches stay in the queue until the call of `take`.
-
-        Args:
-          program: the index of a program; if the next minibatch is for another program, nothing is copied.
-          capacity: as for `take`.
-        """
-        first = self.upcoming
-        if first is None or first.program != program:
-            return
-        minibatches = self._alike(capacity)
-        if len(minibatches) > 1:
-            self._stacked = (
-                minibatches,
-                capacity,
-                stacked([b.feed for b in minibatches], capacity, self._pipeline.place),
-            )
 
     def __next__(self) -> Batch:
         if self.peek() is None:
@@ -341,7 +314,6 @@ class Batches(Iterator[Batch]):
         self._ended = True
         self._read = None
         self._ready.clear()
-        self._stacked = None
         if hasattr(self._items, "close"):
             self._items.close()
 
@@ -358,25 +330,7 @@ class Batches(Iterator[Batch]):
         assert isinstance(first, Batch)
         if limit == 1:
             return (first,)
-        if self._stacked is not None and self._stacked[0][0] is first and len(self._stacked[0]) >= limit:
-            return self._stacked[0][:limit]
         waiting = (b for b in itertools.islice(self._ready, 1, limit))
         same = itertools.takewhile(lambda b: isinstance(b, Batch) and b.program == first.program, waiting)
         found: list[Any] = list(same)
         return (first, *found[: alike(first.feed, (batch.feed for batch in found))])
-
-    def _stack(self, minibatches: tuple[Batch, ...], capacity: int) -> Fed:
-        """Stack minibatches on the device for a call of several steps; reuse arrays of `stack_ahead` if they fit."""
-        known, self._stacked = self._stacked, None
-        if known is None or known[1] != capacity or not _begins_with(known[0], minibatches):
-            fed = stacked([batch.feed for batch in minibatches], capacity, self._pipeline.place)
-        else:
-            fed = known[2]
-        count = len(minibatches)
-        if count not in self._counts:
-            self._counts[count] = self._pipeline.place(np.int32(count))
-        return replace(fed, count=self._counts[count])
-
-
-def _begins_with(known: Sequence[Batch], minibatches: Sequence[Batch]) -> bool:
-    return len(minibatches) <= len(known) and all(map(operator.is_, minibatches, known))

@@ -159,17 +159,17 @@ class CompiledStep:
         self._follow_freezing()
         try:
             if isinstance(feed, Fed):
-                found = self._update(self._several(), feed)
+                each = self._update(self._several(), feed)[:count]
             else:
                 if self._absent.names:
                     self._check_absent(feed, overrides)
                 if self.request.trains:
-                    found = self._update(self._form.run, feed, overrides)
+                    each = [self._update(self._form.run, feed, overrides)]
                 else:
-                    found = self._evaluate(feed, overrides, draw)
+                    each = [self._evaluate(feed, overrides, draw)]
         finally:
             self._log.end()
-        return StepResults(found, self._names, self.request.also, count)
+        return StepResults(each, self._names, self.request.also)
 
     def _check_absent(self, feed: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
         """Check that the results depend on no feed that is missing in the call.

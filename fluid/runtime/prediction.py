@@ -573,7 +573,7 @@ class FastStep:
                     if _is_eager():  # inside `fluid.debug.eager`, JAX jits nothing
                         return self._step(feeds, overrides, draw)
                     self._prepare(feeds)
-                return StepResults(self._jitted(self._arguments(), feeds))
+                return StepResults([self._jitted(self._arguments(), feeds)])
             # A tracer has leaked. The CompiledStep below fails too, but with an error that explains the leak.
             except jax.errors.UnexpectedTracerError:
                 pass

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
-import jax
 import numpy as np
 
 from fluid import errors
@@ -123,15 +122,6 @@ class Results(Sequence[Any]):
         """
         return list(zip(self.keys(), self._values, strict=True))
 
-    def unread(self, place: int) -> Any:
-        """Return the value at index `place` without reading it from the device; `np.asarray` reads it later.
-
-        If one device call has computed several steps, it returns the values of all steps in one stacked array. Then
-        `np.asarray` copies this array to the host and slices it there, so that the device does not slice.
-        """
-        later = getattr(self._values, "later", None)
-        return self._values[place] if later is None else later(place)
-
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value called `name`, or `default` if no value has this name."""
         return self[name] if name in self else default
@@ -160,7 +150,7 @@ class StepResult(NamedTuple):
       outputs: the outputs of the program, or the values that `Request.fetch` names.
       beside: the values that `Request.also` names.
       parts: with `Request.parts`, the contribution of the minibatch to the value of each output over several
-        minibatches; else empty. Arrays may be `StackedValue` objects.
+        minibatches; else empty.
     """
 
     outputs: Results
@@ -175,126 +165,41 @@ class StepResults(Sequence[StepResult]):
     """The results of one call of a compiled step: one StepResult for each minibatch, on the device.
 
     Args:
-      found: a triple: the values that `Request.fetch` names, the values that `Request.also` names, and with
-        `Request.parts` the contribution of each minibatch to the value of each output.
+      each: for each minibatch, a triple: the values that `Request.fetch` names, the values that `Request.also` names,
+        and with `Request.parts` the contribution of the minibatch to the value of each output.
       names: names of the values in `Request.fetch`, or None.
       also: names of the values in `Request.also`.
-      count: number of minibatches in the call, whose values are stacked, `[capacity, ...]`; None for one minibatch
-        whose values are not stacked.
-
-    Attributes:
-      values: the values that `Request.fetch` names, as a sequence without names.
 
     Example:
-      >>> results = StepResults(((jax.numpy.arange(3.0),), (), ()), ["loss"], count=2)
+      >>> results = StepResults([((0.5,), (), ()), ((0.25,), (), ())], ["loss"])
       >>> results[1].outputs, len(results), results.values
-      ({loss: 1}, 2, (Array([0., 1., 2.], dtype=float32),))
+      ({loss: 0.25}, 2, (0.5,))
     """
 
-    __slots__ = ("_also", "_beside", "_count", "_names", "parts", "values")
+    __slots__ = ("_also", "_each", "_names")
 
-    def __init__(
-        self,
-        found: Sequence[Any],
-        names: Sequence[str] | None = None,
-        also: Sequence[str] = (),
-        count: int | None = None,
-    ):
-        self.values, self._beside, self.parts = found
+    def __init__(self, each: Sequence[Any], names: Sequence[str] | None = None, also: Sequence[str] = ()):
+        self._each = each
         self._names = names
         self._also = also
-        self._count = count
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """The values that `Request.fetch` names, of the first minibatch, as a sequence without names."""
+        values: Sequence[Any] = self._each[0][0]
+        return values
+
+    @property
+    def parts(self) -> Sequence[Any]:
+        """The contribution of the first minibatch to the value of each output; empty without `Request.parts`."""
+        parts: Sequence[Any] = self._each[0][2]
+        return parts
 
     def __len__(self) -> int:
-        return 1 if self._count is None else self._count
-
-    def __iter__(self) -> Iterator[StepResult]:
-        return map(self.__getitem__, range(len(self)))
+        return len(self._each)
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
-        number = range(len(self))[number]
-        values, beside, parts = self.values, self._beside, self.parts
-        if self._count is not None:
-            values, beside = _OfOne(values, number), _OfOne(beside, number)
-            parts = jax.tree.map(lambda stack: StackedValue(stack, number), parts) if parts else parts
+        values, beside, parts = self._each[number]
         return StepResult(Results(values, self._names), Results(beside, self._also) if self._also else _NOTHING, parts)
-
-
-class StackedValue:
-    """One value of one minibatch, when a call has stacked the values of several minibatches.
-
-    `np.asarray` copies the entire stacked array to the host and slices it there, so the device does not slice.
-
-    Args:
-      stack: the values of all minibatches, `[capacity, ...]`.
-      number: index of the minibatch.
-
-    Example:
-      >>> float(np.asarray(StackedValue(jax.numpy.arange(3.0), 2)))
-      2.0
-    """
-
-    __slots__ = ("number", "stack")
-
-    def __init__(self, stack: Any, number: int):
-        self.stack = stack
-        self.number = number
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        value = np.asarray(self.stack)[self.number]
-        return np.asarray(value, dtype)
-
-    def is_ready(self) -> bool:
-        """Return True if the device has computed the value, so that reading the value does not wait."""
-        return bool(getattr(self.stack, "is_ready", lambda: True)())
-
-
-class _OfOne(Sequence[Any]):
-    """The results of one minibatch, if one device call has computed several minibatches.
-
-    The call returns each result as one array, stacked over the minibatches. The first read of a result slices this
-    array.
-    """
-
-    __slots__ = ("_known", "_number", "_stacks")
-
-    def __init__(self, stacks: Sequence[Any], number: int):
-        self._stacks = stacks
-        self._number = number
-        self._known: dict[int, Any] = {}
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        index = range(len(self._stacks))[index]
-        if index not in self._known:
-            self._known[index] = _taken(self._stacks[index], self._number)
-        return self._known[index]
-
-    def __len__(self) -> int:
-        return len(self._stacks)
-
-    def later(self, index: int) -> StackedValue:
-        """Return the value at `index` as a StackedValue, a part of the stacked values of several steps.
-
-        `np.asarray` can read the value at any time.
-        """
-        return StackedValue(self._stacks[index], self._number)
-
-
-def _taken(stack: Any, number: int) -> Any:
-    """Select the value of one minibatch from the stacked values of several minibatches, without a copy to the host.
-
-    Args:
-      stack: an array with one value for each minibatch along the first dimension, or a pytree of such arrays.
-      number: the index of the minibatch.
-    """
-    where = jax.device_put(np.int32(number), next(iter(jax.tree.leaves(stack)[0].devices())))
-    return _take(stack, where)
-
-
-@jax.jit
-def _take(stack: Any, number: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False), stack)

@@ -479,8 +479,8 @@ def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, C
       train: the function of one training step, see `Step.train`.
 
     Returns:
-      A function of state, constants and feeds. It returns the state after the last step, and the stacked results of all
-      steps: arrays `[capacity, ...]`, of which the first `count` entries are valid.
+      A function of state, constants and feeds. It returns the state after the last step, and a list of the results of
+      `capacity` steps, of which the first `count` are valid.
     """
 
     def several(state: TrainingState, constants: Constants, fed: Fed) -> tuple[Any, Any]:
@@ -494,7 +494,7 @@ def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, C
             write = lambda every, one: jax.lax.dynamic_update_index_in_dim(every, one, number, 0)  # noqa: E731
             return after, jax.tree.map(write, stacked, results)
 
-        done: tuple[Any, Any] = jax.lax.fori_loop(0, fed.count, step, (state, empty))
-        return done
+        after, stacked = jax.lax.fori_loop(0, fed.count, step, (state, empty))
+        return after, [jax.tree.map(lambda every: every[number], stacked) for number in range(capacity)]  # noqa: B023
 
     return several

@@ -212,7 +212,7 @@ class Loop(HasParameters, KnownAttributes):
         ((metrics, fetched, parts),) = request.run(self._step, arrays)
         if isinstance(feed, Feed):  # while the device computes this step, read the next minibatch
             feed.advance()
-        self._losses.add(metrics[self.program.loss_output], epoch, self._steps)
+        self._losses.add([metrics[self.program.loss_output]], epoch, self._steps)
         self._steps += 1
         examples = 1 if self._batch_feed is None else arrays[self._batch_feed].shape[0]
         self._tell(EndStepEvent(epoch, self._steps - 1, metrics, fetched, examples, self.program.name, parts))

@@ -7,17 +7,14 @@ call ends, and means are computed while the device works.
 """
 
 import contextlib
-import logging
-import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from fluid import errors
 from fluid.core import TRAIN, Program
 from fluid.distributed import group
-from fluid.reader.pipeline import Batch, Batches
+from fluid.reader.pipeline import Batches
 from fluid.runtime import CompiledStep, Session, bind, check_fetch
 from fluid.runtime.fetch import Fetch, check_feed, split_names
 from fluid.runtime.results import StepResults
@@ -89,9 +86,8 @@ class StepRequest:
     def _check_time(self, method: str) -> None:
         if self._in_call:
             raise errors.ArgumentError(
-                f"event.{method}() was called of a step that ran in one call with the one before, expected the first "
-                f"step of a call: say in `def steps_ahead(self)` of a fluid.Handler how many steps may run before the "
-                f"one that you ask something of, or train with fluid.Trainer(..., steps_per_dispatch=1)"
+                f"event.{method}() was called in a step that runs in one device call with the step before it; expected "
+                f"the first step of a call. Call it in fluid.Trainer(..., steps_per_dispatch=1)"
             )
         if self._over:
             raise errors.ArgumentError(
@@ -100,121 +96,20 @@ class StepRequest:
             )
 
 
-log = logging.getLogger("fluid")
-
-StepsPerDispatch = int | Literal["auto"]
-"""The type of `Trainer(steps_per_dispatch=)`: a number of steps, or "auto"."""
-
-AUTO = "auto"
-# With `steps_per_dispatch="auto"`, the maximum size of the feeds and outputs of all steps in one device call, in bytes.
-_BYTES = 1 << 26
-
-
-# The target duration of a device call, in seconds. The host needs some tenths of a millisecond to start a call, which
-# is then negligible.
-_CALL = 0.04
-# Training steps that take longer than this time, in seconds, run one per device call: several per call would not be
-# faster.
-_LONG = 0.0025
-MOST = 64
-# The time per step is measured this number of times. Each measurement is the mean time per step between two moments at
-# which the training loop has waited for the device. The shortest of the times is used, because it most probably
-# includes no test and no delay by another process.
-_SPANS = 3
-
-
-class StepsPerCall:
-    """The number of training steps per device call, for each program of a Trainer.
-
-    Args:
-      wanted: the argument `steps_per_dispatch` of Trainer.
-      inputs: the programs.
-      session: the session of the Trainer.
-
-    Attributes:
-      one_by_one: the names of the programs whose steps always run one by one.
+def checked_steps(wanted: int, inputs: Sequence[ProgramInput], session: Session) -> int:
+    """Return the maximum number of training steps per device call, from the argument `steps_per_dispatch` of Trainer.
 
     Raises:
-      ArgumentError: `wanted` is neither a number of steps nor "auto"; or it is above 1, and a program cannot run
-        several steps per call.
+      ArgumentError: `wanted` is no number of steps; or it is above 1, and a program cannot run several steps per call.
     """
-
-    def __init__(self, wanted: StepsPerDispatch, inputs: Sequence[ProgramInput], session: Session):
-        self._wanted = _checked(wanted)
-        self._alone = {input.name: _reason_against(input, session) for input in inputs}
-        self.one_by_one = frozenset(n for n, reason in self._alone.items() if reason is not None or wanted == 1)
-        self._paces = {input.name: Pace() for input in inputs}
-        self._warned = False
-        self._compilations = session.compilations
-        self._compiled = 0
-        refused = [reason for reason in self._alone.values() if reason is not None]
-        if refused and isinstance(self._wanted, int) and self._wanted > 1:
-            raise errors.ArgumentError(
-                f"steps_per_dispatch={wanted}: {refused[0]}; leave steps_per_dispatch out, or write "
-                f'steps_per_dispatch="auto", which runs several steps in one call where that is possible'
-            )
-
-    def capacity(self, program: Program, batch: Batch) -> int:
-        """Return the maximum number of steps in the next device call; handlers and hooks of the loop may require fewer.
-
-        Args:
-          program: the program of the steps.
-          batch: the minibatch of the next step, whose size limits the number with "auto".
-        """
-        if program.name in self.one_by_one:
-            return 1
-        if isinstance(self._wanted, int):
-            return self._wanted
-        wanted = self._paces[program.name].together
-        if wanted == 1:
-            return 1
-        held = max(1, _BYTES // max(1, _bytes_of(program, batch)))
-        return wanted if wanted <= held else 2 ** int(math.log2(held))
-
-    def ahead(self, declared: float | None, least: float) -> float:
-        """Return the number of training steps that may run in one device call before a handler has to act.
-
-        The number is the minimum over the handlers that declare one. But with `steps_per_dispatch="auto"`, it is 1 if
-        any handler declares no number.
-
-        Args:
-          declared: the minimum of `Handler.steps_ahead` over all handlers; None if a handler declares no number.
-          least: the minimum over the handlers that declare a number.
-        """
-        if declared is not None or isinstance(self._wanted, int):
-            return least
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                'steps_per_dispatch="auto" runs step after step, since a handler does not say how many steps may run '
-                "before it acts: def steps_ahead(self): return ... in a fluid.Handler; a function is called every so "
-                "often by @fluid.handlers.every(50)"
-            )
-        return 1
-
-    def mark(self, program: str, steps: int) -> None:
-        """Update the measured speed of a program, after the training loop has waited for one of its steps.
-
-        Args:
-          program: the name of the program.
-          steps: the number of training steps done so far, of all programs.
-        """
-        compiled = len(self._compilations)
-        if compiled > self._compiled:  # a measured time of steps must not include a compilation
-            self._compiled = compiled
-            for pace in self._paces.values():
-                pace.interrupt()
-        self._paces[program].mark(steps, time.perf_counter())
-
-
-def _checked(wanted: Any) -> StepsPerDispatch:
-    if wanted == AUTO:
-        return "auto"
     if isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1:
         raise errors.ArgumentError(
-            f'steps_per_dispatch={wanted!r}: expected a number of steps from 1 on, or "auto": '
-            f'fluid.Trainer(..., steps_per_dispatch="auto")'
+            f"steps_per_dispatch={wanted!r}: expected a number of steps from 1 on: "
+            f"fluid.Trainer(..., steps_per_dispatch=8)"
         )
+    reasons = [reason for input in inputs if (reason := _reason_against(input, session)) is not None]
+    if reasons and wanted > 1:
+        raise errors.ArgumentError(f"steps_per_dispatch={wanted}: {reasons[0]}; leave steps_per_dispatch out")
     return wanted
 
 
@@ -234,59 +129,8 @@ def _reason_against(input: ProgramInput, session: Session) -> str | None:
     return None
 
 
-def _bytes_of(program: Program, batch: Batch) -> int:
-    """Return the size of the feed and the outputs of one step, in bytes; each number of an output counts as 4 bytes."""
-    rows = batch.examples
-    results = sum(4 * math.prod(rows if size is None else size for size in out.shape) for out in program.outputs)
-    return results + batch.nbytes
-
-
-class Pace:
-    """A measurement of the time per training step, from which the number of steps per device call is chosen.
-
-    Example:
-      >>> pace = Pace()
-      >>> for mark in range(4):
-      ...     pace.mark(steps=10 * mark, now=0.003 * mark)
-      >>> pace.together  # at 0.3 milliseconds a step
-      64
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[int, float] | None = None
-        self._spans: list[float] = []
-        self._together = 1
-
-    @property
-    def together(self) -> int:
-        """The number of steps per device call, a power of two; 1 until enough times are measured."""
-        return self._together
-
-    def mark(self, steps: int, now: float) -> None:
-        """Record the time at which the training loop has finished waiting for a step.
-
-        Args:
-          steps: the number of steps that were started so far.
-          now: the time in seconds, from any starting point.
-        """
-        if self._last is not None and steps > self._last[0] and len(self._spans) < _SPANS:
-            self._spans.append((now - self._last[1]) / (steps - self._last[0]))
-            if len(self._spans) == _SPANS:
-                self._together = _worth_a_call(min(self._spans))
-        self._last = (steps, now)
-
-    def interrupt(self) -> None:
-        """Leave the time until the next `mark` out of the measurement, for example if it includes a compilation."""
-        self._last = None
-
-
-def _worth_a_call(seconds: float) -> int:
-    """Return the best number of training steps per device call, a power of two, if each step takes `seconds`."""
-    return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
-
-
 def compile_ahead(
-    inputs: Sequence[ProgramInput], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
+    inputs: Sequence[ProgramInput], steps: Sequence[CompiledStep], source: Source, steps_per_dispatch: int
 ) -> None:
     """Start to compile the step of a program before its first minibatch is read, if the shapes of its feeds are known.
 
@@ -297,12 +141,12 @@ def compile_ahead(
       inputs: the programs.
       steps: the compiled step of each program.
       source: the source of the minibatches.
-      steps_per_call: the number of steps per device call.
+      steps_per_dispatch: the maximum number of steps per device call.
     """
     if len(inputs) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
         return
     feed = inputs[0].expected(source)
-    if feed is None or steps_per_call.capacity(inputs[0].program, Batch(feed, examples=source.batch_size)) > 1:
+    if feed is None or steps_per_dispatch > 1:
         return
     # This compilation only saves time. Ignore its errors here, because the first training step raises them again.
     with contextlib.suppress(Exception):
@@ -326,24 +170,7 @@ class DeviceCall(NamedTuple):
 
 
 class Policy:
-    """A hook of the training loop that runs between two device calls, for example to save checkpoints.
-
-    One device call runs at most as many steps as the smallest `steps_ahead` of all policies.
-
-    Example:
-      >>> class Every(Policy):
-      ...     done = 0
-      ...     def steps_ahead(self):
-      ...         return 5 - self.done % 5
-      ...     def after_steps(self, call):
-      ...         self.done += len(call.results)
-      >>> Every().steps_ahead()
-      5
-    """
-
-    def steps_ahead(self) -> float:
-        """Return the maximum number of training steps in the next device call, at least 1."""
-        return math.inf
+    """A hook of the training loop that runs between two device calls, for example to save checkpoints."""
 
     def after_steps(self, call: DeviceCall) -> None:
         """Act after a device call, which runs one or several training steps; `call` holds their results."""

@@ -31,6 +31,7 @@ from fluid.trainer.events import (
     EventHandler,
     MeasuredEvent,
 )
+from fluid.trainer.every import Every
 from fluid.trainer.losses import Waits
 
 log = logging.getLogger("fluid")
@@ -61,8 +62,6 @@ class Handler:
       trainer: the Trainer that runs the training, set before `begin_train`.
       first_process_only: True if, in a multi-process training, only the first process calls this handler: for handlers
         that write files or print. All processes must call a handler that tests, saves, or changes the training.
-      acts_on_measured: True if `measured` does more than record values, so that it must run right after the measured
-        step.
       for_members: True if the handler accepts the events of a `fluid.Population` (several trainings at once), in which
         each scalar is an array `[members]`.
 
@@ -83,7 +82,6 @@ class Handler:
 
     trainer: Any = None
     first_process_only = False
-    acts_on_measured = True
     for_members = True
     _file_of: PathLike | None = None  # the path of the file that this handler writes; no other handler may write it
     _dispatcher: "Dispatcher"
@@ -105,23 +103,6 @@ class Handler:
         programs, each program fetches the names that it has.
         """
         return ()
-
-    def steps_ahead(self) -> float | None:
-        """Return the number of training steps until this handler has to act.
-
-        With `Trainer(steps_per_dispatch=...)`, several steps run in one device call, and handlers are notified when all
-        these steps are in flight. An event holds the values of its step, but the trainer has the state after the last
-        step of the device call. So a handler that tests, saves, or uses the trainer in every hundredth step returns
-        `100 - self.done % 100`. Then a device call ends at each hundredth step.
-
-        Returns:
-          At least 1; 1 runs steps one by one. `math.inf` if the handler needs only the values of its events. None if
-          the handler declares no number, so that "auto" runs steps one by one. The default is None for a handler with
-          `begin_step` or `end_step`, else `math.inf`.
-        """
-        kind = type(self)
-        hears_steps = kind.begin_step is not Handler.begin_step or kind.end_step is not Handler.end_step
-        return None if hears_steps else math.inf
 
     def announce(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
         """Report measured values to all handlers by a MeasuredEvent.
@@ -210,7 +191,6 @@ class Dispatcher:
       done: the number of training steps done.
       in_flight: the maximum number of these steps that may still be in flight on the device.
       waits: a Waits object: the seconds that the training has waited for data and for the device.
-      acting: True if a handler acts on reported values, so that `measured` must run right after the measured step.
 
     Raises:
       ArgumentTypeError: an entry is not a handler, or cannot be called with one event.
@@ -239,9 +219,9 @@ class Dispatcher:
         self.done = 0
         self.in_flight = IN_FLIGHT
         self.waits = Waits()
-        self._silent = any(not isinstance(handler, Handler) for handler in handlers)
         self._notified = [handler for handler in self._handlers if not _is_for_another(handler)]
-        self.acting = any(h.acts_on_measured and type(h).measured is not Handler.measured for h in self._notified)
+        declared = [getattr(handler, "_every", None) for handler in self._notified]
+        self._intervals = [every for every in declared if isinstance(every, Every)]
 
     def __call__(self, event: Event) -> None:
         """Deliver one event to all handlers."""
@@ -293,16 +273,9 @@ class Dispatcher:
         for failure in failures:
             event.error.add_note(f"while a handler was told of this, it raised {failure!r}")
 
-    def steps_ahead(self) -> tuple[float | None, float]:
-        """Return the number of training steps until a handler has to act, see `Handler.steps_ahead`.
-
-        Returns:
-          A pair: the minimum over all handlers, or None if one of them is a function or declares no number; and the
-          minimum over the handlers that declare a number.
-        """
-        said = [handler.steps_ahead() for handler in self._notified]
-        least = min((each for each in said if each is not None), default=math.inf)
-        return None if self._silent or None in said else least, least
+    def steps_left(self) -> float:
+        """Return the number of training steps until the first interval `every=` of a handler ends; else infinity."""
+        return min((interval.steps_left(self.done) for interval in self._intervals), default=math.inf)
 
     def measures(self) -> list[str]:
         """Return the names of all values that handlers report."""

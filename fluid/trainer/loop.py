@@ -19,7 +19,7 @@ from fluid.runtime import CompiledStep, Request, Results, Session, bind
 from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint import NoCheckpoints
-from fluid.trainer.device_calls import DeviceCall, Policy, StepRequest, StepsPerCall
+from fluid.trainer.device_calls import DeviceCall, Policy, StepRequest
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -69,7 +69,7 @@ class Training:
       agreement: makes all processes take the same steps.
       checkpoints: saves checkpoints; a plain NoCheckpoints saves nothing.
       signals: delays Ctrl-C and SIGTERM until training is between two steps.
-      steps_per_call: limits the number of steps in one device call.
+      steps_per_dispatch: the maximum number of steps in one device call.
       compile_ahead: starts to compile the step before the first minibatch is read, if its shapes are known.
       epoch_metrics: returns the scalars of the epoch so far, without waiting for the device.
     """
@@ -83,7 +83,7 @@ class Training:
     agreement: Agreement
     checkpoints: NoCheckpoints
     signals: Signals
-    steps_per_call: StepsPerCall
+    steps_per_dispatch: int
     compile_ahead: Callable[[], None]
     epoch_metrics: Callable[[], Results]
 
@@ -190,9 +190,9 @@ def _epoch(training: Training) -> EndEpochEvent:
 def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCall:
     """Run one device call with one or several training steps, and notify handlers of each step.
 
-    Several steps run in one device call if no handler and no policy (hook, such as checkpoints) has to act between
-    them. Handlers receive the BeginStepEvent of the first step before the call. They receive the other events after the
-    call has started, while the device may still compute.
+    A device call ends where the interval of a handler or of the checkpoints ends. Handlers receive the BeginStepEvent
+    of the first step before the call. They receive the other events after the call has started, while the device may
+    still compute.
 
     Args:
       training: the objects of this call of `train`.
@@ -204,14 +204,14 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     # if other programs compute feeds of this program, `chain` adds these feeds to the minibatch
     feed = first.feed if chain is None else chain(first.feed)
     request = StepRequest(program.input.program)
-    capacity, limit = _limit(training, program, first)
+    capacity = training.steps_per_dispatch
+    limit = int(max(1, min(capacity, handlers.steps_left(), training.checkpoints.steps_left())))
     # the steps of two device calls may be in flight: one call runs, the next one waits
     handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
 
-    # A handler that requests values gets them of one step. If other programs compute feeds, `limit` is 1 already:
-    # StepsPerCall runs such programs one by one.
+    # A handler that requests values gets them of one step.
     count = limit if request.is_empty else 1
     if count > 1:
         _read_ahead(training, batches, count)
@@ -219,14 +219,13 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     # training.
     batch = batches.take(1 if training.stopping() else count, capacity)
     results = request.run(program.step, batch.feed if chain is None else feed, batch.count)
-    training.losses.add(results.values[program.input.program.loss_output], progress.epoch, progress.step, batch.count)
+    place = program.input.program.loss_output
+    training.losses.add([outputs[place] for outputs, _, _ in results], progress.epoch, progress.step)
     progress.advance(batch)
 
     quick = batch.seconds < _SLOW and not progress.reads_once
     if quick:  # while the device computes this call, read the next minibatches
         _read_ahead(training, batches, limit)
-        if batch.count > 1:
-            batches.stack_ahead(batch.program, capacity)
     examples = batch.examples if chain is None else examples_in(program.input.program.feeds, feed)
     call = DeviceCall(name, results, examples, batches)
     _notify(training, call, program, feed, batch)
@@ -236,21 +235,6 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
         _read_ahead(training, batches, limit)
         handlers.waits.look(batches.seconds, training.losses.idle)
     return call
-
-
-def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
-    """Return the maximum number of steps in the next device call, without and with the limits of handlers.
-
-    The first number follows from `steps_per_dispatch`, the program, its speed and the minibatch. The second number is
-    smaller if a handler or a policy (a hook between device calls) has to act earlier; it is at least 1.
-    """
-    if program.input.name in training.steps_per_call.one_by_one:
-        return 1, 1
-    capacity = training.steps_per_call.capacity(program.input.program, first)
-    if capacity == 1:
-        return 1, 1
-    ahead = training.steps_per_call.ahead(*training.handlers.steps_ahead())
-    return capacity, int(max(1, min(capacity, ahead, *(policy.steps_ahead() for policy in training.policies))))
 
 
 def _notify(

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,46 +58,41 @@ class Losses(Policy):
 
     Args:
       waits: records the seconds of waiting.
-      waited: a callback with the name of the program, called after waiting for its steps; None for no callback.
 
     Attributes:
       warned: True after a warning of a non-finite loss.
 
     Example:
       >>> losses = Losses(Waits())
-      >>> losses.add(np.float32(0.5), epoch=0, step=0)
+      >>> losses.add([np.float32(0.5)], epoch=0, step=0)
       >>> losses.wait_for_all()
     """
 
-    def __init__(self, waits: Waits, waited: Callable[[str], None] | None = None) -> None:
+    def __init__(self, waits: Waits) -> None:
         self._waits = waits
-        self._waited = waited
-        self._in_flight: InFlight[tuple[Any, int, int, int]] = InFlight()
+        self._in_flight: InFlight[tuple[Sequence[Any], int, int]] = InFlight()
         self.warned = False
 
-    def add(self, loss: Any, epoch: int, step: int, count: int = 1) -> None:
-        """Record the loss of a dispatched step, or the losses of several steps in one call, for a later check.
+    def add(self, losses: Sequence[Any], epoch: int, step: int) -> None:
+        """Record the losses of the steps of one device call, for a later check.
 
         Args:
-          loss: a scalar, or an array with the losses of several steps; its length is at least `count`.
+          losses: the loss of each step, `[]` or `[members]`.
           epoch: the index of the epoch of these steps.
           step: the index of the first of these steps within the epoch.
-          count: the number of steps, 1 by default.
         """
-        self._in_flight.add((loss, epoch, step, count), count)
+        self._in_flight.add((losses, epoch, step), len(losses))
 
     @property
     def idle(self) -> bool:
         """True if the device has finished all dispatched steps, or no step was dispatched."""
         newest = self._in_flight.newest
-        return newest is None or bool(newest[0].is_ready())
+        return newest is None or bool(newest[0][-1].is_ready())
 
     def after_steps(self, call: DeviceCall) -> None:
         """If the device has too many unfinished steps, wait for the older half of them, and record the time."""
         if self.wait_for_half():
             self._waits.look(call.batches.seconds, self.idle)
-            if self._waited is not None:
-                self._waited(call.program)
 
     def wait_for_half(self) -> bool:
         """Wait for older training steps if the device still has too many steps to compute; return True after waiting.
@@ -112,23 +107,22 @@ class Losses(Policy):
         """Wait until the device has finished all steps."""
         self._settle(self._in_flight.rest())
 
-    def _settle(self, calls: Sequence[tuple[Any, int, int, int]]) -> None:
+    def _settle(self, calls: Sequence[tuple[Sequence[Any], int, int]]) -> None:
         """Wait for the losses of some device calls, in the order of the calls, and check every loss."""
         begun = time.perf_counter()
         # copy the losses to the host, because `reshape` on the device would need a compilation
-        losses = [np.asarray(loss) for loss, *_ in calls]
+        read = [[np.asarray(loss) for loss in losses] for losses, *_ in calls]
         self._waits.device += time.perf_counter() - begun
-        for loss, (_, epoch, step, count) in zip(losses, calls, strict=True):
-            self._check(loss, epoch, step, count)
+        for losses, (_, epoch, first) in zip(read, calls, strict=True):
+            for step, loss in enumerate(losses, first):
+                self._check(loss, epoch, step)
 
-    def _check(self, loss: np.ndarray, epoch: int, step: int, count: int) -> None:
+    def _check(self, loss: np.ndarray, epoch: int, step: int) -> None:
         if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return
-        losses = loss.reshape(-1, loss.size) if count == 1 else loss.reshape(len(loss), -1)[:count]
-        if not np.isfinite(losses).all():
+        if not np.isfinite(loss).all():
             self.warned = True
-            bad = int(np.argmin(np.isfinite(losses).all(axis=1)))
-            warn(_lost(losses[bad], f"in step {step + bad} of epoch {epoch}"))
+            warn(_lost(loss.reshape(-1), f"in step {step} of epoch {epoch}"))
 
 
 def _lost(losses: np.ndarray, where: str) -> str:

@@ -31,8 +31,6 @@ class NoUpdates(Handler):
     epoch. At the end of training, the handler logs a warning if the loss did not fall.
     """
 
-    acts_on_measured = False
-
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Store the number of steps done before this call of `train`, and its number of epochs."""
         self._begun = self.done
@@ -41,10 +39,6 @@ class NoUpdates(Handler):
         self._said = False
         # the EndEpochEvents of the first and the last epoch of this call of `train`
         self._epochs: list[EndEpochEvent] = []
-
-    def steps_ahead(self) -> float:
-        """Return infinity, because this handler acts only at the ends of epochs and never between training steps."""
-        return math.inf
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Check, after the first and the last epoch of a call of `train`, whether training steps update parameters."""

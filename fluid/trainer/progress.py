@@ -4,7 +4,6 @@ import contextlib
 import contextvars
 import html
 import logging
-import math
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import Any
 from fluid.core import fitting
 from fluid.runtime import Compilation
 from fluid.trainer.evaluation.history import in_notebook
-from fluid.trainer.evaluation.means import TrainingMeans, by_name, spans
+from fluid.trainer.evaluation.means import TrainingMeans, by_name, is_ready, spans
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginTrainEvent,
@@ -57,7 +56,6 @@ class ProgressBar(Handler):
     """
 
     first_process_only = True
-    acts_on_measured = False
 
     def __init__(self, interval: float | None = None, show: bool | None = None):
         notebook = in_notebook()
@@ -87,10 +85,6 @@ class ProgressBar(Handler):
             log.removeHandler(table)
             table.draw()
             self._table = None
-
-    def steps_ahead(self) -> float:
-        """Return infinity, because this handler never has to act between two training steps."""
-        return math.inf
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Store the number of epochs, and let the progress bar show the start and end of compilations."""
@@ -172,7 +166,7 @@ class ProgressBar(Handler):
 
     def _running(self, means: TrainingMeans) -> dict[str, str]:
         """Return the means over the epoch so far as texts, by name, if they can be read without waiting."""
-        return _texts({**means.running(), **{n: v for n, v in self._announced.items() if _is_ready(v)}})
+        return _texts({**means.running(), **{n: v for n, v in self._announced.items() if is_ready(v)}})
 
     def _draw(self, state: str = "") -> None:
         """Redraw the progress bar and the table of epochs; show `state`, such as ", stopped", after the epoch."""
@@ -271,8 +265,3 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     For several trainings at once, the texts are the minimum and the maximum of each value.
     """
     return {name: f"{value:.4g}" for name, value in spans(values).items()}
-
-
-def _is_ready(value: Any) -> bool:
-    """Return whether a value can be read without waiting for the device."""
-    return bool(getattr(value, "is_ready", lambda: True)())

@@ -29,13 +29,13 @@ from fluid.trainer import loop
 from fluid.trainer.agreement import Agreement, compare
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpoint.train_calls import Calls, HasCheckpoints, Readers
-from fluid.trainer.device_calls import StepsPerCall, StepsPerDispatch, compile_ahead
+from fluid.trainer.device_calls import checked_steps, compile_ahead
 from fluid.trainer.dry_run import Check, DryRun
 from fluid.trainer.evaluation.evaluate import DatasetEvaluator, Predicting
 from fluid.trainer.evaluation.history import History
-from fluid.trainer.evaluation.means import Interval
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.events import EventHandler
+from fluid.trainer.every import Interval
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.losses import Losses
 from fluid.trainer.parameters import HasParameters
@@ -101,9 +101,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         the number of training steps done to a program name.
       epoch_of: the name of the program whose reader ends an epoch; by default, the first program that has a reader. The
         other readers continue across epochs, and restart when they end.
-      steps_per_dispatch: the maximum number of steps per device call. "auto" selects the number from the time per step,
-        if all handlers declare how many steps may run before they act. The results do not change: see
-        `docs/speed.md`.
+      steps_per_dispatch: the maximum number of steps per device call. The results do not change, but handlers receive
+        the events of all steps after the call: see `docs/speed.md`.
       infer_func: the program function that `save_inference_model` exports, such as the net without its loss. It shares
         parameters with the trained program by name; None exports the outputs that do not depend on labels.
 
@@ -163,7 +162,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         shardings: Shardings | None = None,
         schedule: ScheduleLike = None,
         epoch_of: str | None = None,
-        steps_per_dispatch: StepsPerDispatch = 1,
+        steps_per_dispatch: int = 1,
         infer_func: InferenceFunction | None = None,
     ):
         function = one_of("program_func", program_func, "train_func", train_func)
@@ -194,7 +193,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         declared: Sequence[TrainingProgram],
         session: Session,
         evaluator: DatasetEvaluator,
-        steps_per_dispatch: StepsPerDispatch = 1,
+        steps_per_dispatch: int = 1,
     ) -> None:
         """Set the attributes of this Trainer that depend on its session and programs."""
         programs = list(session.programs.values())
@@ -203,7 +202,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         if len(programs) == 1:
             self.program = programs[0]
         self._inputs = program_inputs_of(declared, programs, session)
-        self._steps_per_call = StepsPerCall(steps_per_dispatch, self._inputs, session)
+        self._steps_per_dispatch = checked_steps(steps_per_dispatch, self._inputs, session)
         self._evaluator = evaluator
         self._signals = Signals()
         self._stopping = False
@@ -323,12 +322,12 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             handlers=dispatcher,
             stopping=lambda: self._stopping,
             pausing=lambda: self._pausing,
-            losses=Losses(dispatcher.waits, lambda name: self._steps_per_call.mark(name, dispatcher.done)),
+            losses=Losses(dispatcher.waits),
             agreement=agreement,
             checkpoints=checkpoints,
             signals=signals,
-            steps_per_call=self._steps_per_call,
-            compile_ahead=lambda: compile_ahead(self._inputs, steps, source, self._steps_per_call),
+            steps_per_dispatch=self._steps_per_dispatch,
+            compile_ahead=lambda: compile_ahead(self._inputs, steps, source, self._steps_per_dispatch),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)

@@ -88,7 +88,6 @@ def test_minibatches_of_equal_shape_are_batched():
         assert [list(one.feed["x"]) for one in batch.each] == rows[sum(found[:-1]) : sum(found)]
         if batch.count > 1:
             assert batch.feed.feeds["x"].shape == (4, 2) and int(batch.feed.count) == batch.count
-        ahead.stack_ahead(0, capacity=4)
     assert found == [2, 1, 1]
 
 

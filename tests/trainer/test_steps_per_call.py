@@ -12,7 +12,7 @@ from fluid.core import TRAIN
 from fluid.reader.on_device import Picks, StackedFeeds
 from fluid.runtime import CompiledStep, Request
 from fluid.runtime.compiled_step import bind
-from fluid.trainer.device_calls import MOST, Pace
+from fluid.trainer.evaluation.means import Means
 
 pytestmark = pytest.mark.usefixtures("optimized")
 LABELS = (np.arange(len(X)) % 5).astype("int64")
@@ -42,14 +42,10 @@ def columns(on_device=False):
 
 
 class Seen(fluid.Handler):
-    """A handler that records all events and their values; by default, a device call may contain any number of steps."""
+    """A handler that records all events and their values."""
 
-    def __init__(self, ahead=float("inf")):
+    def __init__(self):
         self.lines = []
-        self._ahead = ahead
-
-    def steps_ahead(self):
-        return self._ahead
 
     def fetches(self):
         return ["grad_norm_0"]
@@ -92,9 +88,8 @@ def one_by_one():
     return trained(1)
 
 
-@pytest.mark.parametrize("together, on_device", [(5, False), ("auto", True)])
-def test_batched_steps_keep_all_bits_and_events(together, on_device, one_by_one, calls, monkeypatch):
-    monkeypatch.setattr(Pace, "together", property(lambda self: 4))
+@pytest.mark.parametrize("together, on_device", [(5, False), (4, True)])
+def test_batched_steps_keep_all_bits_and_events(together, on_device, one_by_one, calls):
     found, lines, history, made = trained(together, on_device)
     assert_equal(found, one_by_one[0])
     assert lines == one_by_one[1] and history == one_by_one[2]
@@ -142,25 +137,22 @@ def test_requested_step_begins_a_new_call(calls):
     class Asks(fluid.Handler):
         fetched = ()
 
-        def steps_ahead(self):
-            return 5 - self.done % 6 or 1  # every sixth step runs in a separate device call
-
         def begin_step(self, event):
-            if self.done % 6 == 5:
+            if self.done in (0, 5):
                 event.fetch("fc_0.w_0")
 
         def end_step(self, event):
             self.fetched = (*self.fetched, "fc_0.w_0" in event.fetched.keys())  # noqa: SIM118
 
     asks = Asks()
-    trainer(steps_per_dispatch=8).train(columns(), handlers=[asks])
-    assert asks.fetched == (*[False] * 5, True, *[False] * 5) and calls == [5, 1, 4, 1]
+    trainer(steps_per_dispatch=4).train(columns(), handlers=[asks])
+    assert asks.fetched == (True, *[False] * 4, True, *[False] * 5) and calls == [1, 4, 1, 4, 1]
 
     def late(event):
         if isinstance(event, fluid.BeginStepEvent) and event.step == 2:
             event.fetch("fc_0.w_0")
 
-    with pytest.raises(errors.ArgumentError, match=r"in one call with the one before.*steps_ahead"):
+    with pytest.raises(errors.ArgumentError, match=r"expected the first step of a call.*steps_per_dispatch=1"):
         trainer(steps_per_dispatch=4).train(columns(), event_handler=late)
 
 
@@ -296,24 +288,6 @@ def test_later_epochs_transfer_nothing_implicitly(made):
     assert made.session.scope.step.item() == done + 5
 
 
-def test_auto_uses_single_steps_without_steps_ahead(calls, monkeypatch, caplog):
-    monkeypatch.setattr(Pace, "together", property(lambda self: 4))
-    trainer(steps_per_dispatch="auto").train(columns(), 2, event_handler=lambda event: None)
-    assert calls == [1] * 22
-    assert caplog.text.count("def steps_ahead(self)") == 1
-
-    class Silent(fluid.Handler):
-        def end_step(self, event):
-            pass
-
-    calls.clear()
-    trainer(steps_per_dispatch="auto").train(columns(), handlers=[Silent()])
-    assert calls == [1] * 11
-    calls.clear()
-    trainer(steps_per_dispatch="auto").train(columns(), handlers=[fluid.handlers.GradientMonitor()])
-    assert calls == [4, 4, 2, 1]  # a call may have 4 steps, because no handler acts on the announced values
-
-
 def test_measured_handler_acts_right_after_its_step(calls):
     class Acts(fluid.Handler):
         def measured(self, event):
@@ -326,21 +300,6 @@ def test_measured_handler_acts_right_after_its_step(calls):
 
     assert_equal(run(8), run(1))
     assert calls[:5] == [3, 3, 3, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "seconds, together",
-    [(0.0001, MOST), (0.0003, MOST), (0.001, MOST), (0.0015, 32), (0.0024, 32), (0.0026, 1), (1.0, 1)],
-)
-def test_pace_chooses_steps_per_call_by_step_time(seconds, together):
-    pace = Pace()
-    pace.mark(0, 0.0)
-    assert pace.together == 1
-    pace.mark(4, 4 * seconds + 5)  # the 5 seconds of a test must not count as time of steps
-    pace.interrupt()
-    for mark in range(3):
-        pace.mark(10 + 5 * mark, 100 + 5 * mark * seconds)
-    assert pace.together == together
 
 
 def test_nan_report_finds_the_step_within_a_call():
@@ -404,14 +363,67 @@ def convolves():
 
 
 def test_wrong_steps_per_dispatch_raises_argument_error():
-    for wrong in (0, -1, 1.5, True, "many"):
-        with pytest.raises(errors.ArgumentError, match=r"expected a number of steps from 1 on, or \"auto\""):
+    for wrong in (0, -1, 1.5, True, "auto"):
+        with pytest.raises(errors.ArgumentError, match=r"expected a number of steps from 1 on"):
             trainer(steps_per_dispatch=wrong)
-    sgd = fluid.optimizer.SGD(0.1)
-    with pytest.raises(
-        errors.ArgumentError, match=r"steps_per_dispatch=4: the program convolves has convolutions.*auto"
-    ):
-        fluid.Trainer(convolves, sgd, steps_per_dispatch=4)
-    assert fluid.Trainer(convolves, sgd, steps_per_dispatch="auto")._steps_per_call._alone["convolves"]
+    with pytest.raises(errors.ArgumentError, match=r"steps_per_dispatch=4: the program convolves has convolutions"):
+        fluid.Trainer(convolves, fluid.optimizer.SGD(0.1), steps_per_dispatch=4)
     with pytest.raises(errors.ArgumentError, match="the steps of several devices run one by one"):
         trainer(steps_per_dispatch=2, parallel=fluid.Mesh(data=1))
+
+
+class Overrides(fluid.Handler):
+    """A handler that records the losses, and sets the feed `x` of some steps, counted over all epochs, to zero."""
+
+    def __init__(self, steps):
+        self._steps = steps
+        self.losses = []
+
+    def begin_step(self, event):
+        if self.done in self._steps:
+            event.override({"x": np.zeros(event.feed["x"].shape, "float32")})
+
+    def end_step(self, event):
+        self.losses.append(float(event.metrics["loss"]))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_minibatches_read_for_a_shortened_call_are_fed_later(on_device):
+    def run(together):
+        seen = Overrides((4, 5))
+        made = trainer(steps_per_dispatch=together)
+        made.train(columns(on_device), 2, handlers=[seen])
+        return seen.losses, state(made)
+
+    losses, left = run(1)
+    found = run(4)
+    assert found[0] == losses
+    assert_equal(found[1], left)
+
+
+class Work:
+    """A fake scalar on the device; `done` is True if the device has computed the scalar."""
+
+    def __init__(self, value):
+        self._value = value
+        self.done = False
+
+    def __array__(self, dtype=None, copy=None):
+        assert self.done
+        return np.asarray(self._value)
+
+    def is_ready(self):
+        return self.done
+
+
+def test_means_read_a_bounded_number_of_computed_values():
+    losses = np.random.default_rng(0).normal(size=1000).astype("float32")
+    means, work = Means(fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))), []
+    for number, loss in enumerate(losses):
+        work.append(Work(loss))
+        means.add(fluid.Results([work[-1]], ["loss"]), examples=1)
+        if number % 50 == 49:  # one device call computes fifty steps
+            for each in work:
+                each.done = True
+        assert len(means._unread) <= 50 + 40
+    assert means.read()["loss"] == pytest.approx(losses.astype("float64").mean(), rel=1e-12)

@@ -165,6 +165,10 @@ class NoCheckpoints(Policy):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         pass
 
+    def steps_left(self) -> float:
+        """Return the number of steps to the next save by `step_interval`; infinity without one."""
+        return math.inf
+
     def after_epoch(self) -> None:
         """Save a checkpoint if one is due; the training loop calls this method after each epoch and its handlers."""
 
@@ -381,7 +385,7 @@ class Checkpoints(NoCheckpoints):
         """Request a checkpoint after the current training step, or after the epoch if this step is its last step."""
         self._asked = True
 
-    def steps_ahead(self) -> float:
+    def steps_left(self) -> float:
         """Return the number of steps to the next save by `step_interval`, at least 1; infinity without the setting."""
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)

@@ -286,8 +286,6 @@ class HistoryKeeper(Handler):
       history: the History of the last training.
     """
 
-    acts_on_measured = False
-
     def __init__(self) -> None:
         self.history = History()
         self._means: TrainingMeans | None = None
@@ -339,10 +337,6 @@ class HistoryKeeper(Handler):
         """Begin the means of the program's scalars over this epoch, unless an interrupted epoch continues."""
         if event.first_step == 0 or self._means is None:
             self._means = TrainingMeans(self.trainer)
-
-    def steps_ahead(self) -> float:
-        """Return infinity, because this handler never has to act between two training steps."""
-        return math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
         """Add the program outputs of one training step to the means over the epoch."""

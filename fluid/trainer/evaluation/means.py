@@ -1,77 +1,26 @@
 """Means: the means of a program's scalars over training steps, collected without waiting for the device.
 
-The module also has functions for the names of scalars that handlers use, and intervals of steps and epochs.
+The module also has functions for the names of scalars that handlers use.
 """
 
-import itertools
 import logging
 import math
-import re
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors
-from fluid._util.text import counted, scaled
-from fluid.core import Program, Reduction, completed, warn_once, whole_number
+from fluid._util.text import scaled
+from fluid.core import Program, Reduction, completed, warn_once
 from fluid.runtime import Results
 from fluid.runtime.in_flight import IN_FLIGHT
-from fluid.runtime.results import StackedValue
 from fluid.trainer.evaluation.total import MANY, Total
-from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent
+from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 
 log = logging.getLogger("fluid")
-
-Interval = int | str
-"""The type of `every=`, the interval of a handler: a number of steps, or a string such as "epoch" or "100 steps"."""
-
-
-class Every:
-    """The interval of a handler, from its argument `every=`.
-
-    Args:
-      value: a number of steps, or "epoch", "2 epochs", "step", "100 steps".
-      owner: the name of the handler, for messages.
-
-    Raises:
-      ArgumentError: `value` is not a valid interval.
-
-    Example:
-      >>> every = Every("100 steps", "TestEvery")
-      >>> every.at_step(100), every.at_step(101)
-      (True, False)
-    """
-
-    def __init__(self, value: Interval, owner: str):
-        words = re.fullmatch(r"(?:([1-9]\d*) )?(step|epoch)s?", value) if isinstance(value, str) else None
-        try:
-            self._count = int(words[1] or 1) if words else whole_number(owner, "every", value)
-        except errors.ArgumentError:
-            raise errors.ArgumentError(
-                f"{owner}(every={value!r}): expected a number of steps, or one of epochs; "
-                f'write every=100, every="epoch" or every="2 epochs"'
-            ) from None
-        self._unit = words[2] if words else "step"
-
-    def __str__(self) -> str:
-        return counted(self._count, self._unit)
-
-    def at_step(self, done: int) -> bool:
-        """Return whether an interval ends after `done` training steps; False for an interval of epochs."""
-        return self._unit == "step" and done % self._count == 0
-
-    def steps_left(self, done: int) -> float:
-        """Return the number of steps from `done` to the end of the interval; infinity for an interval of epochs."""
-        return self._count - done % self._count if self._unit == "step" else math.inf
-
-    def at_epoch(self, event: EndEpochEvent) -> bool:
-        """Return whether an interval of epochs ends with the epoch of the event; a stopped epoch does not count."""
-        return self._unit == "epoch" and event.completed and (event.epoch + 1) % self._count == 0
 
 
 def output_names(program: Program) -> list[str]:
@@ -167,21 +116,6 @@ def by_name(metrics: Results) -> dict[str, Any]:
 
 # The number of training steps whose values are read from the device in one copy.
 _CHUNK = 32
-# While the device is idle, values are not read until the device is busy again. But at most `_POSTPONED` steps stay
-# unread.
-_POSTPONED = 128
-
-
-class _Chunk(NamedTuple):
-    """The values of consecutive training steps, with each value stacked over the steps.
-
-    Attributes:
-      values: for each value an array `[steps, ...]`.
-      examples: the number of examples of each step.
-    """
-
-    values: Sequence[Any]
-    examples: Sequence[int]
 
 
 class Means:
@@ -211,7 +145,6 @@ class Means:
         # For each unread step: its values, and the leaves of what the program returns beside them; and its examples.
         self._unread: deque[tuple[list[Any], int]] = deque()
         self._rests: Any = None  # the structure of these leaves
-        self._chunk: _Chunk | None = None
         self._totals: dict[str, Total] = {}
 
     @property
@@ -227,25 +160,23 @@ class Means:
           examples: the number of examples in the step.
           parts: `EndStepEvent.parts` of the step.
         """
-        values = [metrics.unread(place) for place in self._places.values()]
+        values = [metrics[place] for place in self._places.values()]
         if parts:
             rests, self._rests = jax.tree.flatten([parts[place] for place in self._places.values()])
             values += rests
         self._unread.append((values, examples))
         # Reading the values of the oldest steps needs no waiting: the training loop has already waited for these steps.
         # Exception: steps that run in one device call with the newest step may still run.
-        if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK) and not self._is_waited_for():
-            self._put_together()
+        if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK):
+            self._fold_steps(_CHUNK)
 
     def read(self) -> dict[str, Any]:
         """Wait for the last steps, and return the value of each scalar over all steps, by name; {} without steps."""
-        self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
 
     def running(self) -> dict[str, Any]:
         """Return the value of each scalar over the steps that are already computed, by name; {} without steps."""
-        self._fold_chunk()
         count = len(self._unread) - IN_FLIGHT - 1
         while count > 0 and not self._is_computed(count):
             count -= 1
@@ -276,66 +207,23 @@ class Means:
         The training loop waits for old steps. But old steps that run in one device call with newer steps may still be
         in flight.
         """
-        return all(is_computed(value) for value in self._unread[count - 1][0][:1])
-
-    def _is_waited_for(self) -> bool:
-        """Return whether to start the next device call before values are read, because the device is idle.
-
-        Reading is postponed only if the newest device call had several steps. It is not postponed if too many steps
-        are unread.
-        """
-        newest = self._unread[-1][0][:1]
-        return len(self._unread) <= _POSTPONED and any(isinstance(v, StackedValue) and v.is_ready() for v in newest)
-
-    def _put_together(self) -> None:
-        """Read the values of a fixed number of the oldest unread steps, or only stack them if reading is expensive.
-
-        On a device with its own memory, such as a GPU, each read is expensive. There, this method only stacks each
-        value over the steps into one array; the next call of this method reads the array.
-        """
-        first, _ = self._unread[0]
-        if not first or _is_near(first[0]) or not self._are_alike(_CHUNK):
-            self._fold_steps(_CHUNK)
-            return
-        self._fold_chunk()
-        steps = [self._unread.popleft() for _ in range(_CHUNK)]
-        self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
-
-    def _are_alike(self, count: int) -> bool:
-        """Return whether the oldest steps ran in calls of their own, and returned values of equal shapes.
-
-        The rows of a short minibatch have another shape.
-        """
-        steps = [values for values, _ in itertools.islice(self._unread, count)]
-        if any(isinstance(value, StackedValue) for values in steps for value in values):
-            return False
-        shapes = [[value.shape for value in values] for values in steps]
-        return all(other == shapes[0] for other in shapes)
-
-    def _fold_chunk(self) -> None:
-        """Add the stacked values of several training steps, if any, to the totals."""
-        if self._chunk is not None:
-            self._fold(_Chunk(on_host(self._chunk.values), self._chunk.examples))
-            self._chunk = None
+        return all(is_ready(value) for value in self._unread[count - 1][0][:1])
 
     def _fold_steps(self, count: int) -> None:
-        """Read the values of the oldest `count` unread training steps, and add them to the totals.
-
-        Each of these values is a separate array, not a part of a stacked array.
-        """
+        """Read the values of the oldest `count` unread training steps, and add them to the totals."""
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
             each = len(found) // count
-            self._fold(_Chunk([found[place::each] for place in range(each)], [examples for _, examples in steps]))
+            self._fold([found[place::each] for place in range(each)], [examples for _, examples in steps])
 
-    def _fold(self, chunk: _Chunk) -> None:
-        """Add a chunk of training steps, whose values are on the host, to the totals."""
+    def _fold(self, columns: Sequence[Any], counts: Sequence[int]) -> None:
+        """Add training steps to the totals: for each value, its numbers in all steps; and the examples of each step."""
         rests = [None] * len(self._places)
         if self._rests is not None:
-            rests = jax.tree.unflatten(self._rests, chunk.values[len(self._places) :])
-        examples = np.asarray(chunk.examples, np.float64)
-        for name, values, rest in zip(self._places, chunk.values[: len(self._places)], rests, strict=True):
+            rests = jax.tree.unflatten(self._rests, columns[len(self._places) :])
+        examples = np.asarray(counts, np.float64)
+        for name, values, rest in zip(self._places, columns[: len(self._places)], rests, strict=True):
             total = self._total(name, rest is not None)
             total.add_steps(completed(values, rest, total.reduction, examples))
         kept = {name: total.size for name, total in self._totals.items() if total.size}
@@ -370,38 +258,14 @@ def _many_rows(kept: Mapping[str, int]) -> str:
     )
 
 
-@jax.jit
-def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """Stack each value over all steps: `[steps, ...]`.
-
-    The stacked arrays stay on the device, and the host does not wait. To read one stacked array later takes no longer
-    than to read one scalar.
-    """
-    return [jnp.stack(column) for column in zip(*steps, strict=True)]
-
-
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
     """Copy arrays to the host. Training reads all values from the device with this function."""
-    if any(isinstance(value, StackedValue) for value in values):
-        stacks = {id(value.stack): value.stack for value in values if isinstance(value, StackedValue)}
-        there = dict(zip(stacks, on_host(list(stacks.values())), strict=True))
-        return [there[id(v.stack)][v.number] if isinstance(v, StackedValue) else on_host([v])[0] for v in values]
-    if values and not _is_near(values[0]):
-        return jax.device_get(list(values))
-    return [np.asarray(value) for value in values]
+    return [np.asarray(value) for value in jax.device_get(list(values))]
 
 
-def is_computed(value: Any) -> bool:
-    """Return whether the device has computed a value, so that reading it does not wait.
-
-    The training loop waits for old steps. But a step in one device call with newer steps may still be in flight.
-    """
-    return not isinstance(value, StackedValue) or value.is_ready()
-
-
-def _is_near(value: Any) -> bool:
-    """Return whether an array is in the memory of the host, where reading costs almost nothing."""
-    return not isinstance(value, jax.Array) or next(iter(value.devices())).platform == "cpu"
+def is_ready(value: Any) -> bool:
+    """Return whether the device has computed a value, so that reading it does not wait; numbers are always ready."""
+    return bool(getattr(value, "is_ready", lambda: True)())
 
 
 class TrainingMeans:
@@ -476,10 +340,6 @@ class Averaging(Handler):
                 self._forget()
         self._trained = self.trainer
         self._begun = True
-
-    def steps_ahead(self) -> float:
-        """Return infinity, because this handler never has to act between two training steps."""
-        return math.inf
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
         """Reset the means of the program outputs in the first epoch of a call of `train`.

@@ -18,9 +18,10 @@ from fluid.runtime import Results
 from fluid.trainer.checkpoint import Checkpoints
 from fluid.trainer.evaluation.evaluate import request_of
 from fluid.trainer.evaluation.history import History, HistoryKeeper
-from fluid.trainer.evaluation.means import Every, Interval, output_names, scalar_outputs, value_name
+from fluid.trainer.evaluation.means import output_names, scalar_outputs, value_name
 from fluid.trainer.evaluation.monitor import AUTO, SaveBest, direction
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndStepEvent, EventHandler
+from fluid.trainer.every import Every, Interval
 from fluid.trainer.handlers import Handler
 from fluid.trainer.no_updates import NoUpdates
 from fluid.trainer.programs import ProgramFunction
@@ -97,10 +98,6 @@ class TestEvery(Handler):
         request_of(self._tested, self._metrics)
         if self._average is not None:
             self._average.values(self.trainer)
-
-    def steps_ahead(self) -> float:
-        """Return the number of steps until the next test; infinity for tests at the ends of epochs."""
-        return self._every.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
         """Run a test if the interval is in steps and ends with the current step."""

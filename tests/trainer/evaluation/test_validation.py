@@ -614,28 +614,20 @@ def test_history_of_interrupted_long_epoch_equals_uninterrupted(tmp_path):
         np.testing.assert_allclose(resumed[name], plain[name], rtol=1e-12)
 
 
-@pytest.mark.parametrize("near", [True, False])
-def test_unread_epoch_metrics_do_not_block_the_step(near, monkeypatch):
+def test_unread_epoch_metrics_do_not_block_the_step(monkeypatch):
     """Check that training does not wait for metrics: it reads a metric only IN_FLIGHT or more steps later.
 
-    The means of each epoch must still be right. With `near`, arrays are in the memory of the host. Without `near`,
-    reading a metric is expensive, so training reads the metrics of many steps in one read.
+    The means of each epoch must still be right.
     """
     from fluid.runtime.in_flight import IN_FLIGHT
     from fluid.trainer.evaluation import means
 
     begun, lags, made, kept = [0], [], {}, []
-    on_host, stacked = means.on_host, means.stacked
+    on_host = means.on_host
 
     def reading(values):
         lags.extend(begun[0] - made[id(value)] for value in values if id(value) in made)
         return on_host(values)
-
-    def putting_together(steps):
-        arrays = stacked(steps)
-        kept.append(arrays)
-        made.update({id(array): max(made[id(value)] for value in steps[-1]) for array in arrays})
-        return arrays
 
     def on_event(event):
         begun[0] += isinstance(event, fluid.BeginStepEvent)
@@ -647,8 +639,6 @@ def test_unread_epoch_metrics_do_not_block_the_step(near, monkeypatch):
 
     wanted = make(SGD(1e-3)).train(long, 2)
     monkeypatch.setattr(means, "on_host", reading)
-    monkeypatch.setattr(means, "stacked", putting_together)
-    monkeypatch.setattr(means, "_is_near", lambda value: near or isinstance(value, np.ndarray))
     make().train(reader(), 30, on_event)
     lags.clear()  # at the end of a training, the last metrics are read without a lag
     found = make(SGD(1e-3)).train(long, 2, on_event)
