@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import fluid
-from fluid.compat.name_hints.table import FLUID_2018, OTHER_LIBRARIES
+from fluid._util.known_names import names
 
 # Families of layers: a title, and the modules below `fluid.layers` whose functions a page has.
 FAMILIES = {
@@ -107,8 +107,8 @@ def write(docs: pathlib.Path) -> None:
     for name, (path, *part) in ADOPTED.items():
         texts |= _divided(name, _adopted(docs.parent, path, *part))
     pages = {f"{name}.md": text for name, text in texts.items()} | {"reference/layers.csv": _table_of_layers()}
-    pages["reference/names.csv"] = table_of_names(OTHER_LIBRARIES, OWNERS)
-    pages["reference/names-2018.csv"] = table_of_names(FLUID_2018, list(FLUID_2018))
+    pages["reference/names.csv"] = table_of_names(names()["other_libraries"], OWNERS)
+    pages["reference/names-2018.csv"] = table_of_names(names()["fluid_2018"], list(names()["fluid_2018"]))
     for folder in ("start", "inside", "reference"):
         for old in (docs / folder).glob("*.md"):
             if f"{folder}/{old.name}" not in pages:

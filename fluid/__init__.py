@@ -8,11 +8,10 @@ name.
 """
 
 from fluid import layers  # noqa: F401
-from fluid._util import lazy
-from fluid.compat import name_hints
+from fluid._util import known_names, lazy
 
 __version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy.attach(
-    __name__, otherwise=name_hints.getattr_of(__name__), above=["artifact", "inferencer", "lr", "runtime", "static"]
+    __name__, otherwise=known_names.getattr_of(__name__), above=["artifact", "inferencer", "lr", "runtime", "static"]
 )

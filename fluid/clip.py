@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from fluid import core, errors
+from fluid._util.known_names import getattr_of
 from fluid._util.lazy import optax
-from fluid.compat.name_hints import getattr_of
 
 __getattr__ = getattr_of(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid._util.known_names import KnownAttributes
 from fluid._util.paths import is_address
 from fluid.checkpoint import RENAME_THEM, ArraySource, PathLike, Rename, newest_checkpoint, source_of
-from fluid.compat.name_hints import KnownAttributes
 from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting, not_copied
 from fluid.distributed import group
 from fluid.param_attr import Shardings

@@ -18,7 +18,7 @@ from jax import lax
 
 from fluid import errors
 from fluid._util import host_random
-from fluid.compat.name_hints import getattr_of
+from fluid._util.known_names import getattr_of
 from fluid.core import default, doubt_setting, fitting, is_default, whole_number
 
 __getattr__ = getattr_of(__name__)

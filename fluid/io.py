@@ -10,6 +10,7 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.globs import select
+from fluid._util.known_names import getattr_of
 from fluid._util.paths import local_path
 from fluid.checkpoint import (
     PARAMS_FILE,
@@ -31,7 +32,6 @@ from fluid.checkpoint import (
     save_arrays,
     source_of,
 )
-from fluid.compat.name_hints import getattr_of
 from fluid.core import Program
 from fluid.reader import Table
 

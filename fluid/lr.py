@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid.compat.name_hints import getattr_of
+from fluid._util.known_names import getattr_of
 from fluid.core import doubt_setting, is_positive, whole_number
 
 __getattr__ = getattr_of(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from fluid import core, errors, layers
-from fluid.compat.name_hints import getattr_of
+from fluid._util.known_names import getattr_of
 from fluid.core import Value
 from fluid.layers.attention.attention import attend, dropper, merge_heads, split_heads, visible
 from fluid.layers.base import Layer, dense, describe, layer, like, row_dims

@@ -14,7 +14,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.compat.name_hints import HINTS, KnownAttributes
+from fluid._util.known_names import KnownAttributes, hints
 
 X = np.arange(24, dtype="float32").reshape(8, 3) / 24
 Y = X.sum(1, keepdims=True)
@@ -61,7 +61,7 @@ def test_fit_of_an_inferencer_names_the_trainer(inferencer):
 
 @pytest.mark.parametrize("kind", [fluid.Trainer, fluid.Inferencer])
 def test_hints_name_existing_attributes_for_absent_names(kind, trainer, inferencer):
-    for name, instead in HINTS[kind.__name__].items():
+    for name, instead in hints(kind.__name__).items():
         assert not hasattr(kind, name)
         for of, attribute in re.findall(r"\b(trainer|inferencer|fluid(?:\.\w+)*)\.(\w+)", instead):
             where = {"trainer": trainer, "inferencer": inferencer}.get(of) or eval(of, {"fluid": fluid})
@@ -169,4 +169,4 @@ def test_a_list_as_event_handler_names_handlers(trainer):
 
 def test_a_trainer_shows_only_names_that_are_there(trainer):
     there = {name for name, _ in inspect.getmembers(trainer)}
-    assert set(HINTS["Trainer"].keys()) & there == {"program"}  # a Trainer of several programs has no `program`
+    assert set(hints("Trainer").keys()) & there == {"program"}  # a Trainer of several programs has no `program`

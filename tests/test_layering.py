@@ -15,7 +15,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 TIERS = [
     ["debug", "errors"],
     ["_util"],
-    ["compat.name_hints"],
     ["core"],
     ["compat.lod_tensor", "place", "distributed", "initializer", "regularizer", "clip", "lr"],
     ["param_attr"],
@@ -50,7 +49,8 @@ LAYERS = [
 ]
 # By `TIERS`, a package imports only lower tiers. These packages import even less: only the packages in the set.
 ONLY = {
-    "reader": {"errors", "_util", "compat.name_hints", "core"},
+    "core": {"errors", "_util"},
+    "reader": {"errors", "_util", "core"},
     "parallel": {"errors", "_util", "core", "place", "param_attr"},
 }
 # Packages of fluid, and the packages that each of them must not import, although the tiers (the order of packages)

@@ -11,7 +11,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.compat.name_hints import HINTS, KnownAttributes, arguments
+from fluid._util.known_names import KnownAttributes, argument_advice, hints, names
 
 X = np.arange(24, dtype="float32").reshape(8, 3) / 24
 Y = X.sum(1, keepdims=True)
@@ -88,7 +88,7 @@ def test_attribute_hints_name_existing_attributes(trainer, tmp_path):
     found["online"] = fluid.OnlineTrainer(program, fluid.optimizer.SGD(0.1), tmp_path)
     kinds = (type(trainer), fluid.Inferencer, fluid.Session, fluid.History, fluid.metrics.MetricBase)
     for kind in (*kinds, fluid.OnlineTrainer):
-        for name, hint in (*HINTS[kind.__name__].items(), *kind._set_by.items()):
+        for name, hint in (*hints(kind.__name__).items(), *kind._set_by.items()):
             for of, path in re.findall(r"\b(trainer|session|history|metric|inferencer|online|fluid)\.([\w.]*\w)", hint):
                 value = found.get(of, fluid)
                 for part in path.split("."):
@@ -267,12 +267,12 @@ def test_changing_fixed_settings_names_the_new_call(value, name):
     assert copy.copy(value) == value == pickle.loads(pickle.dumps(value))
 
 
-ADVICE = [(owner, name) for name, owners in arguments._INSTEAD.items() for owner in owners]
+ADVICE = [(owner, name) for name, owners in names()["arguments"]["instead"].items() for owner in owners]
 
 
 @pytest.mark.parametrize("owner, name", ADVICE)
 def test_argument_hints_name_existing_functions_and_arguments(owner, name):
-    hint = arguments.argument_advice(owner, name, [])
+    hint = argument_advice(owner, name, [])
     assert hint.startswith(" ") and hint.endswith("."), hint
     for path in re.findall(r"\b(?:fluid|layers)\.[\w.]*\w", hint):
         value = fluid
@@ -284,9 +284,9 @@ def test_argument_hints_name_existing_functions_and_arguments(owner, name):
 
 
 def test_hints_prefer_an_argument_of_the_called_function():
-    assert arguments.argument_advice("trainer.train", "max_epochs", ["num_epochs"]) == " Did you mean 'num_epochs'?"
-    assert "num_epochs=10" in arguments.argument_advice("fluid.Trainer", "max_epochs", ["place"])
-    assert arguments.argument_advice("layers.fc", "qqq", ["size"]) == ""
+    assert argument_advice("trainer.train", "max_epochs", ["num_epochs"]) == " Did you mean 'num_epochs'?"
+    assert "num_epochs=10" in argument_advice("fluid.Trainer", "max_epochs", ["place"])
+    assert argument_advice("layers.fc", "qqq", ["size"]) == ""
 
 
 def test_modules_that_are_called():

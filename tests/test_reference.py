@@ -9,7 +9,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.compat.name_hints import table
+from fluid._util import known_names
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 CLASSES = ["Trainer", "Session", "Population", "Loop", "Inferencer", "OnlineTrainer", "History"]
@@ -112,19 +112,19 @@ def test_names_of_old_programs_have_a_separate_page(generated):
     for group in generated.groups():
         found = {"CPUPlace", "CUDAPlace", "LoDTensor", "create_lod_tensor"} & set(group.names)
         assert len(found) == (4 if group.page == "fluid-2018" else 0)
-    assert "LoD" not in generated.table_of_names(table.OTHER_LIBRARIES, generated.OWNERS)
+    assert "LoD" not in generated.table_of_names(known_names.names()["other_libraries"], generated.OWNERS)
 
 
 @pytest.mark.parametrize(("name", "layer"), LAYERS.items())
 def test_the_index_of_layers_has_names_of_other_libraries(name, layer):
     assert layer in [row.layer for row in layers.overview(name) if name in row.elsewhere]
-    if name not in table.OTHER_LIBRARIES["fluid.lr"]:
+    if name not in known_names.names()["other_libraries"]["fluid.lr"]:
         with pytest.raises(errors.MissingNameError, match=rf"has no attribute '{name}'; use layers\.{layer}\b"):
             getattr(layers, name)
 
 
 def test_the_index_of_names_has_names_of_other_libraries(generated):
-    rows = csv.reader(generated.table_of_names(table.OTHER_LIBRARIES, generated.OWNERS).splitlines())
+    rows = csv.reader(generated.table_of_names(known_names.names()["other_libraries"], generated.OWNERS).splitlines())
     found = {name.strip("`"): advice for name, advice in rows}
     wrong = {name: found.get(name) for name, path in NAMES.items() if not found.get(name, "").startswith(f"[`{path}")}
     assert not wrong

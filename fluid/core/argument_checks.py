@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.compat import name_hints
+from fluid._util import known_names
 from fluid.core.frame import current_frame, present_frame, warn
 from fluid.core.variables import doubt
 
@@ -227,7 +227,7 @@ def misfit_of(
     if unknown is not None:
         # Report an unknown name before a missing argument: often the user misspelled the name of the missing argument.
         reason = f"got an unexpected keyword argument {unknown!r}"
-        advice = name_hints.argument_advice(name, unknown, taken)
+        advice = known_names.argument_advice(name, unknown, taken)
     shown = ", ".join(n if p.default is p.empty else f"{n}={_shown(p.default)}" for n, p in parameters.items())
     return errors.ArgumentTypeError(f"{name}() {_verb(reason)}.{advice} It takes {name}({shown})")
 

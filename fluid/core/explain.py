@@ -19,7 +19,7 @@ from typing import Any, TextIO, TypeVar
 import jax
 
 from fluid import errors
-from fluid.compat.name_hints import HINTS
+from fluid._util.known_names import hints
 from fluid.core.frame import is_library
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -214,7 +214,7 @@ def _of_an_array(error: Exception, text: str, place: str, batch: int, running: b
     if isinstance(error, ValueError) and text.startswith("The truth value of an array"):
         return _needs_numbers(place, *_NEEDS_NUMBERS[0][1:])
     if isinstance(error, AttributeError) and isinstance(error.obj, jax.Array):
-        advice = HINTS["jax.Array"].get(error.name or "")
+        advice = hints("jax.Array").get(error.name or "")
         instead = "" if advice is None else f"; instead: {advice}"
         return errors.ProgramError(
             f"{place}: a value of a program is a jax.Array of shape {shape_text(error.obj.shape, batch)}, which has no "

@@ -22,8 +22,8 @@ import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from fluid import errors
+from fluid._util.known_names import KnownAttributes
 from fluid._util.text import counted, described, html_table
-from fluid.compat.name_hints import KnownAttributes
 from fluid.core.argument_checks import check_takes_nothing, fitting, name_of
 from fluid.core.closures import with_fixed_closure
 from fluid.core.discovery import (

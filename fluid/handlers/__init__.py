@@ -1,6 +1,6 @@
 """Handlers for the argument `handlers` of `Trainer.train`: tests, early stopping, logs, plots, timing, NaN reports."""
 
-from fluid.compat.name_hints import getattr_of
+from fluid._util.known_names import getattr_of
 from fluid.handlers.logger import CSVLogger, Logger, MLflow, TensorBoard, WandB
 from fluid.handlers.monitors import Checkpoint as Checkpoint
 from fluid.handlers.monitors import (

@@ -5,13 +5,12 @@ import inspect
 import re
 from typing import NamedTuple
 
-from fluid.compat.name_hints.table import OTHER_LIBRARIES
+from fluid._util.known_names import names
 
 __all__ = ["overview"]
 
-# `OTHER_LIBRARIES` is a table of names in Keras, PyTorch and Flax, with advice for each name. `OWNERS` lists the
-# sections of this table in which the first layer in the advice computes the same as the name. In other sections, such
-# as "fluid.metrics", this layer may compute only a part.
+# The sections of the table of names in Keras, PyTorch and Flax in which the first layer in the advice computes the same
+# as the name. In other sections, such as "fluid.metrics", this layer may compute only a part.
 OWNERS = ("fluid.layers", "fluid.nets", "fluid.lr", "jax.Array")
 
 
@@ -54,7 +53,7 @@ def overview(search: str = "") -> Overview:
     layers = importlib.import_module("fluid.layers")
     elsewhere: dict[str, set[str]] = {}
     for owner in OWNERS:
-        for name, instead in OTHER_LIBRARIES[owner].items():
+        for name, instead in names()["other_libraries"][owner].items():
             if found := re.match(r"(?:fluid\.)?(?:layers|lr)\.(\w+)", instead):
                 elsewhere.setdefault(found[1], set()).add(name)
     rows = []

@@ -5,7 +5,7 @@ program values that the metric reads. For a whole data set, call
 `trainer.test(reader, metrics={"auc": metric.of(preds="prediction", labels="label")})`.
 """
 
-from fluid.compat.name_hints import getattr_of
+from fluid._util.known_names import getattr_of
 from fluid.metrics.average import WeightedAverage
 from fluid.metrics.detection import DetectionMAP
 from fluid.metrics.metric import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.compat.name_hints import KnownAttributes
+from fluid._util.known_names import KnownAttributes
 from fluid.core import fitting, whole_number
 
 

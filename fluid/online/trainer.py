@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluid import errors
+from fluid._util.known_names import KnownAttributes
 from fluid._util.paths import PathLike, local_path
 from fluid.checkpoint import recognized
 from fluid.checkpoint.folder import Folder
-from fluid.compat.name_hints import KnownAttributes
 from fluid.core import fitting, whole_number
 from fluid.online.journal import Accepted, Journal
 from fluid.online.minibatches import JournalMinibatches, Split

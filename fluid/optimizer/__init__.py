@@ -3,7 +3,6 @@
 The package imports a module on the first use of one of its names. `__init__.pyi` lists the module of each name.
 """
 
-from fluid._util import lazy
-from fluid.compat import name_hints
+from fluid._util import known_names, lazy
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, otherwise=name_hints.getattr_of(__name__))
+__getattr__, __dir__, __all__ = lazy.attach(__name__, otherwise=known_names.getattr_of(__name__))

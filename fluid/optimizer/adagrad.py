@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fluid._util.known_names import not_called
 from fluid._util.lazy import optax
-from fluid.compat.name_hints import not_called
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.optax_chain import Rate, with_rate
 

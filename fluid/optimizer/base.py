@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Protocol, Self
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid._util.known_names import not_called
 from fluid._util.lazy import optax
-from fluid.compat.name_hints import not_called
 from fluid.core import warn, whole_number
 from fluid.optimizer.optax_chain import (
     Rate,

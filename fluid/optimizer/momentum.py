@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fluid._util.known_names import not_called
 from fluid._util.lazy import optax
-from fluid.compat.name_hints import not_called
 from fluid.core import Parameter, decide
 from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer

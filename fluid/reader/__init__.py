@@ -1,6 +1,6 @@
 """Readers: convert rows to minibatches, and minibatches to feeds."""
 
-from fluid.compat.name_hints import getattr_of
+from fluid._util.known_names import getattr_of
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
 from fluid.reader.data_frame import Table, frame

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
+from fluid._util.known_names import KnownAttributes
 from fluid._util.text import counted, described, html_table, scaled
-from fluid.compat.name_hints import KnownAttributes
 from fluid.core import (
     TEST,
     TRAIN,

@@ -21,8 +21,8 @@ from fluid import (
     reader,
     regularizer,
 )
+from fluid._util.known_names import getattr_of
 from fluid.compat.lod_tensor import LoDTensor as Tensor
-from fluid.compat.name_hints import getattr_of
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static import (
     backward,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.compat.name_hints import KnownAttributes
+from fluid._util.known_names import KnownAttributes
 from fluid.core import TRAIN, Program, fitting, warn, warn_once, whole_number
 from fluid.metrics import Metrics
 from fluid.reader.adapters import nonempty

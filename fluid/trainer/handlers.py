@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fluid import errors
+from fluid._util.known_names import check_attributes
 from fluid._util.paths import PathLike
-from fluid.compat.name_hints import check_attributes
 from fluid.core import TRAIN, Program, warn, warn_once
 from fluid.core.explain import explained_handler
 from fluid.distributed import group

@@ -10,8 +10,8 @@ from typing import Any
 
 from fluid import errors
 from fluid import optimizer as optimizers
+from fluid._util.known_names import not_called
 from fluid.checkpoint import PathLike, Rename
-from fluid.compat.name_hints import not_called
 from fluid.core import TEST, fitting, not_copied, one_of, warn_once, whole_number
 from fluid.distributed import group
 from fluid.metrics import Metrics

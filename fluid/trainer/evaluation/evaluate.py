@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid._util.known_names import KnownAttributes
 from fluid._util.text import scaled
-from fluid.compat.name_hints import KnownAttributes
 from fluid.core import (
     TEST,
     Program,

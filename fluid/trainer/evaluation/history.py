@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid._util.known_names import KnownAttributes
 from fluid._util.paths import PathLike, local_path
-from fluid.compat.name_hints import KnownAttributes
 from fluid.runtime import Results
 from fluid.trainer.evaluation.means import TrainingMeans, as_json, by_name, from_json, number, scalars_of, spans
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent

@@ -8,10 +8,10 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.compat import name_hints
+from fluid._util import known_names
 
-MODULES = [owner for owner in name_hints.HINTS if owner.split(".")[0] == "fluid" and owner != "fluid.static"]
-NAMES = [(module, name) for module in MODULES for name in name_hints.HINTS[module]]
+OWNERS = {**known_names.names()["other_libraries"], **known_names.names()["fluid_2018"]}
+NAMES = [(owner, name) for owner in OWNERS if owner.split(".")[0] == "fluid" for name in known_names.hints(owner)]
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES)

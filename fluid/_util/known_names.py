@@ -1,13 +1,48 @@
-"""Errors for unknown attributes of modules and classes; the messages say what to write instead."""
+"""Errors for unknown attributes and arguments; the messages say what to write instead.
 
+The file `lint/names.json` holds the names of other libraries, and the names in fluid to write instead.
+"""
+
+import functools
 import inspect
+import json
+import pathlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fluid import errors
-from fluid.compat.name_hints.table import HINTS
+
+_NAMES = pathlib.Path(__file__).parents[1] / "lint" / "names.json"
+
+
+@functools.cache
+def names() -> Mapping[str, Any]:
+    """Return the table of names of other libraries, and what to write in fluid instead.
+
+    Returns:
+      A dict with the keys `other_libraries`, `fluid_2018` and `arguments`. The first two map an owner
+      to advice by name: a module, a class, or "jax.Array" for values of a program. `arguments` maps "same" to
+      arguments that have another name in fluid, and "instead" to advice by argument and by the first letters of
+      the called function.
+    """
+    if not _NAMES.exists():
+        return {"other_libraries": {}, "fluid_2018": {}, "arguments": {"same": {}, "instead": {}}}
+    table: Mapping[str, Any] = json.loads(_NAMES.read_text(encoding="utf-8"))
+    return table
+
+
+@functools.cache
+def hints(owner: str) -> Mapping[str, str]:
+    """Return the advice for names that an owner, such as "fluid.layers" or "Trainer", lacks; a subclass has it too.
+
+    Example:
+      >>> hints("fluid.layers")["Dense"]
+      'layers.dense(x, size=10), with act= for its activation'
+    """
+    owner = "fluid" if owner == "fluid.static" else owner
+    return {**names()["other_libraries"].get(owner, {}), **names()["fluid_2018"].get(owner, {})}
 
 
 class KnownAttributes:
@@ -72,8 +107,8 @@ def _missing(owner: Any, name: str) -> errors.MissingNameError:
 
 def _advice(kind: type, name: str) -> str | None:
     """Return the advice for a missing attribute of a class or its base classes; None if the table of hints has none."""
-    bases = (HINTS.get(base.__name__, {}) for base in kind.__mro__ if _is_of_fluid(base.__module__))
-    return next((hints[name] for hints in bases if name in hints), None)
+    bases = (hints(base.__name__) for base in kind.__mro__ if _is_of_fluid(base.__module__))
+    return next((advice[name] for advice in bases if name in advice), None)
 
 
 def _public(owner: Any) -> Iterable[str]:
@@ -133,7 +168,7 @@ def getattr_of(module: str) -> Callable[[str], Any]:
         )
         # While Python still imports the module, `__all__` may not be set yet.
         known = there.get("__all__") or list(own)
-        advice = HINTS[module].get(name)
+        advice = hints(module).get(name)
         raise errors.missing_name(f"module {module!r}", name, known, f"use {advice}" if advice else "")
 
     return missing
@@ -164,3 +199,34 @@ def not_called(module: str, write: str) -> None:
     """
     sys.modules[module].__class__ = _Called
     sys.modules[module].__dict__["_write"] = write
+
+
+def argument_advice(function: str, argument: str, taken: Collection[str]) -> str:
+    """Return a sentence for an error message: what to write in place of an argument that a function does not take.
+
+    Args:
+      function: the name of the function, as users write it.
+      argument: the name of the unknown argument.
+      taken: the names of the arguments that the function takes.
+
+    Returns:
+      The sentence with a space before it; an empty string if there is neither advice nor a similar name.
+
+    Example:
+      >>> argument_advice("layers.fc", "units", ["input", "size"])
+      " Did you mean 'size'?"
+      >>> argument_advice("fluid.CheckpointConfig", "monitor", ["keep_best"])
+      ' Write keep_best=("test_loss", "min").'
+    """
+    table = names()["arguments"]
+    owners = table["instead"].get(argument, {})
+    instead = next((advice for owner, advice in owners.items() if owner and function.startswith(owner)), None)
+    same = next((name for name in table["same"].get(argument, ()) if name in taken), None)
+    if instead is None and same is None:
+        instead = owners.get("")
+    if instead is not None:
+        return f" {instead[0].upper()}{instead[1:]}."
+    if same is not None:
+        return f" Did you mean {same!r}?"
+    near = errors.nearest(argument, taken) if taken else ""
+    return f" {near}" if near.startswith("Did you mean") else ""
