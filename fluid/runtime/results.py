@@ -161,8 +161,8 @@ class StepResult(NamedTuple):
 _NOTHING = Results([], [])
 
 
-class StepResults(Sequence[StepResult]):
-    """The results of one call of a compiled step: one StepResult for each minibatch, on the device.
+class StepResults(list[StepResult]):
+    """The results of one call of a compiled step: a list of one StepResult for each minibatch, on the device.
 
     Args:
       each: for each minibatch, a triple: the values that `Request.fetch` names, the values that `Request.also` names,
@@ -173,33 +173,25 @@ class StepResults(Sequence[StepResult]):
     Example:
       >>> results = StepResults([((0.5,), (), ()), ((0.25,), (), ())], ["loss"])
       >>> results[1].outputs, len(results), results.values
-      ({loss: 0.25}, 2, (0.5,))
+      ({loss: 0.25}, 2, {loss: 0.5})
     """
 
-    __slots__ = ("_also", "_each", "_names")
+    __slots__ = ()
 
     def __init__(self, each: Sequence[Any], names: Sequence[str] | None = None, also: Sequence[str] = ()):
-        self._each = each
-        self._names = names
-        self._also = also
+        super().__init__(
+            [
+                StepResult(Results(v, names), Results(beside, also) if also else _NOTHING, parts)
+                for v, beside, parts in each
+            ]
+        )
 
     @property
-    def values(self) -> Sequence[Any]:
-        """The values that `Request.fetch` names, of the first minibatch, as a sequence without names."""
-        values: Sequence[Any] = self._each[0][0]
-        return values
+    def values(self) -> Results:
+        """The values that `Request.fetch` names, of the first minibatch."""
+        return self[0].outputs
 
     @property
     def parts(self) -> Sequence[Any]:
         """The contribution of the first minibatch to the value of each output; empty without `Request.parts`."""
-        parts: Sequence[Any] = self._each[0][2]
-        return parts
-
-    def __len__(self) -> int:
-        return len(self._each)
-
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
-        values, beside, parts = self._each[number]
-        return StepResult(Results(values, self._names), Results(beside, self._also) if self._also else _NOTHING, parts)
+        return self[0].parts

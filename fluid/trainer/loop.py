@@ -205,7 +205,9 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     feed = first.feed if chain is None else chain(first.feed)
     request = StepRequest(program.input.program)
     capacity = training.steps_per_dispatch
-    limit = int(max(1, min(capacity, handlers.steps_left(), training.checkpoints.steps_left())))
+    limit = 1
+    if capacity > 1:
+        limit = int(max(1, min(capacity, handlers.steps_left(), training.checkpoints.steps_left())))
     # the steps of two device calls may be in flight: one call runs, the next one waits
     handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
     if handlers.hear(BeginStepEvent):
