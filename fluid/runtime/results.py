@@ -173,7 +173,7 @@ class StepResults(list[StepResult]):
     Example:
       >>> results = StepResults([((0.5,), (), ()), ((0.25,), (), ())], ["loss"])
       >>> results[1].outputs, len(results), results.values
-      ({loss: 0.25}, 2, {loss: 0.5})
+      ({loss: 0.25}, 2, [0.5])
     """
 
     __slots__ = ()
@@ -187,9 +187,9 @@ class StepResults(list[StepResult]):
         )
 
     @property
-    def values(self) -> Results:
-        """The values that `Request.fetch` names, of the first minibatch."""
-        return self[0].outputs
+    def values(self) -> list[Any]:
+        """The values that `Request.fetch` names, of the first minibatch, as a list without names."""
+        return self[0].outputs.values()
 
     @property
     def parts(self) -> Sequence[Any]:
