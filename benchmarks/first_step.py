@@ -5,20 +5,16 @@
 The process prints JSON with three numbers: the time at the end of the step or the inference, the CPU seconds of all
 threads since the start of the process, and their CPU seconds since the end of the imports. The parent process measures
 the elapsed time. A training step writes the parameters to the file, and inference reads the parameters from the file.
-In a "late step", it takes a second to read the minibatch.
 """
 
-import functools
 import json
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 BATCH = 64
-READING = 1.0
 
 
 def data(shape: tuple[int, ...]) -> tuple[Any, Any]:
@@ -26,7 +22,7 @@ def data(shape: tuple[int, ...]) -> tuple[Any, Any]:
     return random.normal(size=(BATCH, *shape)).astype("float32"), random.integers(0, 10, BATCH).astype("int32")
 
 
-def step_by_fluid(net: str, path: str, reading: float = 0.0) -> float:
+def step_by_fluid(net: str, path: str) -> float:
     import by_fluid
 
     import fluid
@@ -36,13 +32,8 @@ def step_by_fluid(net: str, path: str, reading: float = 0.0) -> float:
     imported = time.process_time()
     trainer = fluid.Trainer(model.train_program, fluid.optimizer.Adam(1e-3))
 
-    def rows() -> Iterator[dict[str, Any]]:
-        time.sleep(reading)
-        for image, label in zip(x, labels, strict=True):
-            yield {"x": image, "label": label}
-
     whole = fluid.reader.arrays({"x": x, "label": labels}, batch_size=BATCH)
-    trainer.train(fluid.reader.batch(rows, BATCH) if reading else whole, num_epochs=1)
+    trainer.train(whole, num_epochs=1)
     np.savez(path, **trainer.params)
     return imported
 
@@ -67,7 +58,7 @@ def answer_by_fluid(net: str, path: str) -> float:
     return imported
 
 
-def step_by_hand(net: str, path: str, reading: float = 0.0) -> float:
+def step_by_hand(net: str, path: str) -> float:
     import by_hand
     import jax
     import optax
@@ -78,7 +69,6 @@ def step_by_hand(net: str, path: str, reading: float = 0.0) -> float:
     parameters, states = by_hand.NETS[net].init()
     slots = jax.jit(optimizer.init)(parameters)
     step = by_hand.make_step(by_hand.NETS[net].forward, optimizer)
-    time.sleep(reading)
     (parameters, states, _), _ = step(jax.device_put((parameters, states, slots)), x, labels)
     np.savez(path, **parameters, **states)
     return imported
@@ -97,11 +87,9 @@ def answer_by_hand(net: str, path: str) -> float:
 
 WORK = {
     ("fluid", "step"): step_by_fluid,
-    ("fluid", "late step"): functools.partial(step_by_fluid, reading=READING),
     ("fluid", "answer"): answer_by_fluid,
     ("drawn by jax", "step"): step_drawn_by_jax,
     ("hand", "step"): step_by_hand,
-    ("hand", "late step"): functools.partial(step_by_hand, reading=READING),
     ("hand", "answer"): answer_by_hand,
 }
 

@@ -2,9 +2,8 @@
 
 fluid and hand-written JAX each run in two processes: the first process starts with an empty cache, and the second
 process with a full cache. fluid uses its default cache; the hand-written code uses JAX's cache, with the settings that
-store every program. The hand-written code
-draws initial values with NumPy. In a "late step", it takes a second to read the minibatch. The clocks "wall" and "CPU"
-stop after the step or the inference, and the clock "process" stops at the end of the process.
+store every program. The hand-written code draws initial values with NumPy. The clocks "wall" and "CPU" stop after the
+step or the inference, and the clock "process" stops at the end of the process.
 """
 
 import argparse
@@ -59,7 +58,7 @@ def starts(peer: str, net: str) -> Figures:
     found: Figures = {}
     with tempfile.TemporaryDirectory() as place:
         parameters = str(pathlib.Path(place) / "parameters.npz")
-        for what in ("step", "late step", "answer"):
+        for what in ("step", "answer"):
             folder = str(pathlib.Path(place) / what / peer)
             for kept in ("empty cache", "second process"):
                 seconds = reached(peer, net, what, parameters, folder=folder)

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec
 
-import jax
 import numpy as np
 
 from fluid import errors
@@ -158,9 +157,8 @@ def arrays(
                 yield JointMinibatch(together, first, min(first + size, len(picked[0])))
 
     plan = {"arrays": count, "batch": size, "shuffle": seed if shuffle else None, "drop_last": bool(drop_last)}
-    first = min(size, count)
     if not on_device:
-        return Reader(iterate, plan, parts=parts, batch_size=first)
+        return Reader(iterate, plan, parts=parts)
     resident = Resident(names, columns, by_name)
 
     def numbers(epoch: int, start: int) -> Rows:
@@ -172,7 +170,7 @@ def arrays(
         for minibatch in numbers(epoch, start):
             yield resident.minibatch(minibatch.rows)
 
-    return Reader(gathered, plan, numbers=numbers, batch_size=first)
+    return Reader(gathered, plan, numbers=numbers)
 
 
 class Minibatches:
@@ -224,19 +222,6 @@ class Minibatches:
     def ready(self) -> bool:
         """Return whether the next minibatch can be read now; see `Reader.ready`."""
         return self.reader.ready
-
-    @property
-    def batch_size(self) -> int | None:
-        """The number of rows of each minibatch, except a shorter last one; None if unknown before reading."""
-        return self.reader.batch_size
-
-    def data_sharding(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Return the sharding of a data set that is stored on `device`; None if minibatches hold the rows.
-
-        With a stored data set, a minibatch holds only the numbers of its rows.
-        """
-        by_number = self._compact and self.reader.numbers is not None
-        return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
         """Start the next pass over the data; after `restore`, continue the interrupted pass."""

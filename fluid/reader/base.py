@@ -65,10 +65,8 @@ class Reader:
       numbers: another `iterate`, which yields `on_device.RowNumbers` instead of minibatches, for data on the device.
       parts: another `iterate`, which yields `adapters.JointMinibatch` instead of minibatches, if several minibatches
         are copied at once.
-      batch_size: the number of rows of each minibatch, except a shorter last one; None if unknown.
 
     Attributes:
-      batch_size: the number of rows of each minibatch.
       table: the Table that encoded the rows, if `fluid.reader.frame` created the reader; else None.
 
     Example:
@@ -94,7 +92,6 @@ class Reader:
         divided: Callable[[Wanted], Iterate] | None = None,
         numbers: Iterate | None = None,
         parts: Iterate | None = None,
-        batch_size: int | None = None,
     ):
         self.iterate = iterate
         self.plan = plan
@@ -102,7 +99,6 @@ class Reader:
         self.divided = divided or (lambda wanted: iterate)
         self.numbers = numbers
         self.parts = parts
-        self.batch_size = batch_size
         self._next: Position = (0, 0)
         self._position: Position = (0, 0)
         self._latest: object = None

@@ -69,7 +69,7 @@ def batch(reader: ReaderLike, batch_size: float, drop_last: bool = False) -> Rea
         return batches(rows.in_blocks(size, wanted), _filled)
 
     plan = {"batch": size, "drop_last": bool(drop_last), "of": rows.plan}
-    return Reader(batches(rows.iterate, lambda minibatch: minibatch), plan, divided=divided, batch_size=size)
+    return Reader(batches(rows.iterate, lambda minibatch: minibatch), plan, divided=divided)
 
 
 def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
@@ -124,7 +124,7 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
                 yield from (window[i] for i in order[dropped:])
                 dropped = 0
 
-    return Reader(iterate, {"shuffle": size, "seed": seed, "of": rows.plan}, batch_size=rows.batch_size)
+    return Reader(iterate, {"shuffle": size, "seed": seed, "of": rows.plan})
 
 
 def buffered(reader: ReaderLike, size: int) -> Reader:
@@ -155,7 +155,6 @@ def buffered(reader: ReaderLike, size: int) -> Reader:
         rows.plan,
         in_blocks=lambda block, wanted: ahead(rows.in_blocks(block, wanted)),
         divided=lambda wanted: ahead(rows.divided(wanted)),
-        batch_size=rows.batch_size,
     )
 
 
@@ -268,7 +267,7 @@ def firstn(reader: ReaderLike, n: int) -> Reader:
             with contextlib.closing(rows.iterate(epoch, start)) as inner:
                 yield from itertools.islice(inner, n - start)
 
-    return Reader(iterate, {"firstn": n, "of": rows.plan}, batch_size=rows.batch_size)
+    return Reader(iterate, {"firstn": n, "of": rows.plan})
 
 
 def cache(reader: ReaderLike) -> Reader:
@@ -316,7 +315,7 @@ def cache(reader: ReaderLike) -> Reader:
                     yield row
         kept = filling
 
-    return Reader(iterate, {"cache": rows.plan}, batch_size=rows.batch_size)
+    return Reader(iterate, {"cache": rows.plan})
 
 
 def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
@@ -351,7 +350,7 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
             skip(inner, index)
             yield from itertools.islice(inner, 0, None, shards)
 
-    return Reader(iterate, {"shard": [shards, index], "of": rows.plan}, batch_size=rows.batch_size)
+    return Reader(iterate, {"shard": [shards, index], "of": rows.plan})
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:
@@ -454,7 +453,7 @@ def bucket_by_length(
                     return
 
     plan = {"bucket_by_length": size, "boundaries": bounds, "window": per_window, "seed": seed}
-    return Reader(iterate, {**plan, "drop_last": bool(drop_last), "of": rows.plan}, batch_size=size)
+    return Reader(iterate, {**plan, "drop_last": bool(drop_last), "of": rows.plan})
 
 
 def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], size: int) -> list[Any]:

@@ -8,8 +8,6 @@ files with one flipped bit, 35 ended the process, 10 gave wrong numbers without 
 replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026.
 `docs/compilation-cache.md` promises that the program of a damaged file is compiled and written anew. When that command
 prints "whole" for every case, JAX's own cache keeps this promise, and the class Entries can be deleted.
-
-Compilation may begin early: a thread compiles a jitted step before the first call of the step.
 """
 
 import contextlib
@@ -22,10 +20,7 @@ import pathlib
 import shlex
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 from jax._src import compilation_cache as inside
@@ -303,57 +298,3 @@ def compilation_cost(program: Program, platform: str) -> float:
     weights = sum(math.prod(s.shape) for s in program.parameters.values() if kinds.get(s.layer) != "embedding")
     flops = _SECONDS_PER_EQUATION * program.equations * _FLOPS_PER_SECOND.get(platform, _OF_OTHERS)
     return flops / max(_FLOPS_PER_WEIGHT * weights, _LEAST_FLOPS)
-
-
-class BackgroundCompilation:
-    """A training step that a background thread compiles before its first call, for feeds of given shapes.
-
-    This object replaces the jitted step until the first call with these shapes, which waits for the thread. The thread
-    only runs XLA, which does not hold Python's global lock. JAX caches the compiled code, so the jitted step uses it.
-    If the compilation fails, the first call compiles again and raises the error.
-
-    Args:
-      jitted: the jitted step.
-      lowered: the step, traced and lowered by JAX for these shapes, but not compiled.
-      feeds: arrays or `jax.ShapeDtypeStruct` with these shapes, by name.
-      take: called with the feeds of the first call with these shapes; it puts the jitted step back in place of this
-        object.
-    """
-
-    def __init__(
-        self,
-        jitted: Any,
-        lowered: jax.stages.Lowered,
-        feeds: Mapping[str, Any],
-        take: Callable[[Mapping[str, Any]], None],
-    ):
-        self.trace = jitted.trace
-        self._jitted = jitted
-        self._form = _form(feeds)
-        self._take = take
-        # Not a daemon thread: Python would crash if it exited while a thread runs inside XLA, so its exit must wait for
-        # this thread.
-        self._thread = threading.Thread(target=_compile, args=(lowered,), name="fluid-compilation")
-        self._thread.start()
-
-    def __call__(self, state: Any, constants: Any, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-        """Run the step. If feeds have the shapes that the background thread compiles, first wait for the thread."""
-        if not overrides and _form(feeds) == self._form:
-            try:
-                self._take(feeds)
-            finally:
-                self._thread.join()
-        return self._jitted(state, constants, feeds, overrides)
-
-
-def _compile(lowered: jax.stages.Lowered) -> None:
-    try:
-        lowered.compile()
-    except Exception:  # an error here is ignored: the first call of the step compiles again, and raises the same error
-        return
-
-
-def _form(feeds: Mapping[str, Any]) -> Any:
-    """Return the properties of feeds that a compiled step fixes: tree structure, shapes and dtypes."""
-    leaves, structure = jax.tree.flatten(dict(feeds))
-    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -15,7 +15,6 @@ from fluid.core import TRAIN, Program
 from fluid.core.explain import explained_leak, traced_as
 from fluid.reader.on_device import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
-from fluid.runtime.compilation_cache import BackgroundCompilation
 from fluid.runtime.engine import Compilation, Engine
 from fluid.runtime.request import Request
 from fluid.runtime.results import StepResults
@@ -37,7 +36,7 @@ class _Form:
 
     Attributes:
       step: the pure step.
-      run: the jitted step, or a BackgroundCompilation, which compiles the step in a thread.
+      run: the jitted step.
       several: the jitted function of several training steps per call; None until it is needed.
     """
 
@@ -58,7 +57,6 @@ class _Log:
       shapes: the shapes of the feeds of each compilation, as text.
       other_frozen: the number of frozen parameters and states, if the set of frozen names has changed since the last
         compilation; else None.
-      paused: True during a trace that must not be recorded, because no call of the step needs it yet.
     """
 
     def __init__(self, engine: Engine, program: Program, request: Request):
@@ -69,12 +67,9 @@ class _Log:
         self._open = False
         self.shapes: list[str] = []
         self.other_frozen: int | None = None
-        self.paused = False
 
     def begin(self, feeds: Mapping[str, Any], how: str = "") -> None:
         """Record the start of a compilation for the shapes of `feeds`; `how`, if not empty, is the reason to record."""
-        if self.paused:
-            return
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         reason = f"{how}: {shapes}" if how else self._reason(shapes)
         self.other_frozen = None
@@ -297,36 +292,6 @@ class CompiledStep:
     def compiled(self) -> int:
         """Number of compilations of this step so far."""
         return len(self._log.shapes)
-
-    def compile_ahead(self, feeds: Mapping[str, Any]) -> None:
-        """Start to compile the training step in a background thread, for feeds of these shapes.
-
-        This method traces the program; the thread compiles it. The first call with these shapes waits for the thread,
-        and records the compilation.
-
-        Args:
-          feeds: arrays, or `jax.ShapeDtypeStruct` with the sharding of the later feeds, by name.
-
-        Raises:
-          Exception: any error of the program while it is traced; the step itself will raise the error again.
-        """
-        self._follow_freezing()
-        form = self._form
-        jitted = form.run
-        if isinstance(jitted, BackgroundCompilation) or not self.request.trains or self.engine.layout.in_parts:
-            return
-
-        def take(fed: Mapping[str, Any]) -> None:
-            form.run = jitted
-            self._log.begin(dict(sorted(fed.items())))  # sort the feeds by name, as JAX does when it traces
-
-        self._log.paused = True
-        try:
-            with self._scope.lock:
-                lowered = jitted.lower(*self.engine.arguments(form.step), dict(feeds), {})
-        finally:
-            self._log.paused = False
-        form.run = BackgroundCompilation(jitted, lowered, feeds, take)
 
     def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
         """Trace and lower the step for feeds of these shapes, but neither compile nor run it.

@@ -6,7 +6,6 @@ Between two calls the device is idle. Therefore the arrays of the next call are 
 call ends, and means are computed while the device works.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from fluid.reader.pipeline import Batches
 from fluid.runtime import CompiledStep, Session, bind, check_fetch
 from fluid.runtime.fetch import Fetch, check_feed, split_names
 from fluid.runtime.results import StepResults
-from fluid.trainer.programs import ProgramInput, Source, Turns
+from fluid.trainer.programs import ProgramInput
 
 
 class StepRequest:
@@ -127,30 +126,6 @@ def _reason_against(input: ProgramInput, session: Session) -> str | None:
             f"alone, so that several steps in one call would be slower, and round otherwise"
         )
     return None
-
-
-def compile_ahead(
-    inputs: Sequence[ProgramInput], steps: Sequence[CompiledStep], source: Source, steps_per_dispatch: int
-) -> None:
-    """Start to compile the step of a program before its first minibatch is read, if the shapes of its feeds are known.
-
-    The shapes are known if the reader has a `batch_size`, and the program declares data of fixed shapes. Otherwise, or
-    if the first call may have several steps, the compilation begins when the first minibatch is read.
-
-    Args:
-      inputs: the programs.
-      steps: the compiled step of each program.
-      source: the source of the minibatches.
-      steps_per_dispatch: the maximum number of steps per device call.
-    """
-    if len(inputs) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
-        return
-    feed = inputs[0].expected(source)
-    if feed is None or steps_per_dispatch > 1:
-        return
-    # This compilation only saves time. Ignore its errors here, because the first training step raises them again.
-    with contextlib.suppress(Exception):
-        steps[0].compile_ahead(feed)
 
 
 class DeviceCall(NamedTuple):

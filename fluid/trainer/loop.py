@@ -70,7 +70,6 @@ class Training:
       checkpoints: saves checkpoints; a plain NoCheckpoints saves nothing.
       signals: delays Ctrl-C and SIGTERM until training is between two steps.
       steps_per_dispatch: the maximum number of steps in one device call.
-      compile_ahead: starts to compile the step before the first minibatch is read, if its shapes are known.
       epoch_metrics: returns the scalars of the epoch so far, without waiting for the device.
     """
 
@@ -84,7 +83,6 @@ class Training:
     checkpoints: NoCheckpoints
     signals: Signals
     steps_per_dispatch: int
-    compile_ahead: Callable[[], None]
     epoch_metrics: Callable[[], Results]
 
     @property
@@ -155,7 +153,6 @@ def _epoch(training: Training) -> EndEpochEvent:
     progress, waits, policies = training.progress, training.handlers.waits, training.policies
     begun, waited_before, compiled_before = time.perf_counter(), waits.data, training.compiled
     with training.signals.at_once:
-        training.compile_ahead()
         batches = progress.start_pass()
     try:
         with training.signals.at_once:

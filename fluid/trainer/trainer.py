@@ -29,7 +29,7 @@ from fluid.trainer import loop
 from fluid.trainer.agreement import Agreement, compare
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpoint.train_calls import Calls, HasCheckpoints, Readers
-from fluid.trainer.device_calls import checked_steps, compile_ahead
+from fluid.trainer.device_calls import checked_steps
 from fluid.trainer.dry_run import Check, DryRun
 from fluid.trainer.evaluation.evaluate import DatasetEvaluator, Predicting
 from fluid.trainer.evaluation.history import History
@@ -310,7 +310,6 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)
         programs = loop.trained_programs(self._inputs, self.session, dispatcher)
-        steps = [program.step for program in programs]
         buckets = [program.step.buckets for program in programs]
         position.begin(pipeline_of(self._inputs, source, feed_order, buckets), dispatcher)
         signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
@@ -327,7 +326,6 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             checkpoints=checkpoints,
             signals=signals,
             steps_per_dispatch=self._steps_per_dispatch,
-            compile_ahead=lambda: compile_ahead(self._inputs, steps, source, self._steps_per_dispatch),
             epoch_metrics=self._validation.keeper.epoch_metrics,
         )
         self._train(run, num_epochs, readers)

@@ -12,7 +12,6 @@ import jax
 
 from fluid import errors
 from fluid.core import TEST, FeedSpec, Program, warn
-from fluid.distributed import group
 from fluid.reader import reader_misuse
 from fluid.reader.adapters import Minibatches, minibatches
 from fluid.reader.base import ReaderLike
@@ -138,24 +137,6 @@ class ProgramInput:
             source.compact()
         elif self.is_shared:
             source.divide(layout.rows_here)
-
-    def expected(self, source: Minibatches) -> dict[str, jax.ShapeDtypeStruct] | None:
-        """Return the expected shape of each feed of a step, by name, before data is read; None if a shape is unknown.
-
-        Args:
-          source: the source of the minibatches.
-        """
-        rows = source.batch_size
-        sizes = [size for spec in self.reads.values() for size in spec.shape[1:]]
-        if rows is None or None in sizes or self.has_sequences or self.chain is not None or group().size > 1:
-            return None
-        layout = self._session.engine.layout
-        expected = {}
-        for name, spec in self.reads.items():
-            shape = tuple(rows if size is None else size for size in spec.shape)
-            data_sharding = source.data_sharding(layout.device) or layout.feed_sharding(name, shape)
-            expected[name] = jax.ShapeDtypeStruct(shape, spec.held, sharding=data_sharding)
-        return expected
 
     def fed(self, feed: Mapping[str, Any], draw: Draw | None = None) -> Mapping[str, Any]:
         """Return the feed of a step: a minibatch, and values that other programs compute from current parameters.
