@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core import LoDTensor
+from fluid.core import LoDTensor, numbers_of
 
 __all__ = ["LoDTensor", "create_lod_tensor", "create_random_int_lodtensor"]
 
@@ -64,7 +64,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Sequence[Sequence[int]], pl
                 f"recursive_seq_lens={recursive_seq_lens!r}: the lists have the lengths {found}: "
                 f"create_lod_tensor(data, {found}, place)"
             )
-    array = np.asarray(steps)
+    array = numbers_of(steps, what="create_lod_tensor")
     if isinstance(data, list) and array.ndim == 1:
         array = array[:, None]
     tensor = LoDTensor(array, recursive_seq_lens)

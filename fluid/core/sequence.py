@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core.fed_numbers import numbers_of
 from fluid.core.frame import FeedSpec
 
 # `_SINGULAR`: operators without a value or gradient at 0. Padding is often 0, so it is replaced by ones before the
@@ -65,6 +66,9 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
     return other.reshape(shape)
 
 
+_ROW = "a row of a sequence batch"  # in messages
+
+
 def _check_lengths(first: "SequenceBatch", second: "SequenceBatch", function: Callable[[Any, Any], Any]) -> None:
     traced = any(isinstance(v.lengths, jax.core.Tracer) for v in (first, second))
     same = first.shape[:2] == second.shape[:2]
@@ -114,7 +118,7 @@ class SequenceBatch:
           dtype: dtype of the data; by default the dtype to which NumPy promotes the dtypes of all rows with elements.
           time: the number of steps after padding; by default the length of the longest row, which is the minimum.
         """
-        arrays = [np.asarray(row, dtype) for row in rows]
+        arrays = [numbers_of(row, dtype, _ROW) for row in rows]
         lengths = np.array([len(a) for a in arrays], np.int32)
         time = int(lengths.max(initial=0)) if time is None else time
         tail = next((a.shape[1:] for a in arrays if a.size), arrays[0].shape[1:] if arrays else ())
@@ -146,7 +150,8 @@ class SequenceBatch:
 
     def rows(self) -> list[np.ndarray]:
         """Return the sequences without padding, as a list of NumPy arrays `[length_i, ...]`."""
-        return [row[:n] for row, n in zip(np.asarray(self.data), np.asarray(self.lengths), strict=True)]
+        data, lengths = np.asanyarray(self.data), np.asarray(self.lengths)
+        return [numbers_of(row[:n], what=_ROW) for row, n in zip(data, lengths, strict=True)]
 
     __add__, __radd__ = _binary(operator.add)
     __sub__, __rsub__ = _binary(operator.sub)
@@ -319,9 +324,9 @@ class NestedSequenceBatch:
 
     def rows(self) -> list[list[np.ndarray]]:
         """Return the rows without padding, each as a list of NumPy arrays `[length_ij, ...]`."""
-        data, lengths, inner = (np.asarray(v) for v in (self.data, self.lengths, self.inner_lengths))
+        data, lengths, inner = (np.asanyarray(v) for v in (self.data, self.lengths, self.inner_lengths))
         return [
-            [steps[:n] for steps, n in zip(row[:count], sizes[:count], strict=True)]
+            [numbers_of(steps[:n], what=_ROW) for steps, n in zip(row[:count], sizes[:count], strict=True)]
             for row, count, sizes in zip(data, lengths, inner, strict=True)
         ]
 
@@ -378,7 +383,7 @@ class LoDTensor:
     """
 
     def __init__(self, data: Any = (), recursive_seq_lens: Sequence[Sequence[int]] = ()):
-        self._data = np.asarray(data)
+        self._data = numbers_of(data, what="LoDTensor")
         self._lengths: Lengths = []
         self.set_recursive_sequence_lengths(recursive_seq_lens)
 
@@ -406,7 +411,7 @@ class LoDTensor:
     def set(self, data: Any, place: Any = None) -> None:
         """Replace the data, `[steps, ...]`, which holds the steps of all sequences. `place` has no effect."""
         del place
-        self._data = np.asarray(data)
+        self._data = numbers_of(data, what="LoDTensor")
 
     def recursive_sequence_lengths(self) -> Lengths:
         """Return the sequence lengths, one list for each level, outermost first."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 
 from fluid import errors
-from fluid.core import warn_once, whole_number
+from fluid.core import numbers_of, warn_once, whole_number
 from fluid.reader import reader_misuse
 from fluid.reader.base import (
     Pass,
@@ -419,12 +419,8 @@ def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
 
 def _array(name: Any, column: Any) -> np.ndarray:
     """Convert a column to a NumPy array."""
-    if fix := reader_misuse.conversion(column):
-        raise errors.ArgumentTypeError(
-            f"reader.arrays found {reader_misuse.kind_of(column)} as column {name!r}, expected an array: {fix}"
-        )
     try:
-        return np.asarray(column)
+        return numbers_of(column, what=f"reader.arrays, column {name!r}")
     except ValueError as error:
         raise errors.ArgumentError(
             f"reader.arrays found column {name!r} with rows of different shapes, expected an array of equal rows. For "

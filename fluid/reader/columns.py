@@ -7,8 +7,14 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
-from fluid.reader import reader_misuse
+from fluid.core import (
+    FeedSpec,
+    NestedSequenceBatch,
+    NotNumbers,
+    SequenceBatch,
+    first_unreadable,
+    numbers_of,
+)
 from fluid.reader.buckets import padded_time
 from fluid.reader.feed_checks import (
     array_or_none,
@@ -21,7 +27,7 @@ from fluid.reader.feed_checks import (
     typed_on_device,
     wrong_dtype,
 )
-from fluid.reader.ragged import padded, read_sequences, sizes_of
+from fluid.reader.ragged import padded, read_sequences, sizes_of, unpadded
 
 _UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
@@ -68,28 +74,34 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     """
     if type(value) is np.ndarray and (ready := _as_declared(spec, value)) is not None:
         return ready
-    if not isinstance(value, np.ndarray | jax.Array):
-        _refuse_other_arrays(spec, value, where)
-    if spec.lod_level:
-        return read_sequences(spec, value, where)
+    try:
+        return read_sequences(spec, value, where) if spec.lod_level else _read_dense(spec, value, where)
+    except NotNumbers as error:
+        raise _not_numbers(spec, value, where, error) from None
+
+
+def _read_dense(spec: FeedSpec, value: Any, where: str) -> Any:
+    if type(value) is not list and isinstance(value, jax.Array):
+        return _reshaped(spec, typed_on_device(spec, value, where), where)
     # A feed without lod_level may receive a sequence batch whose rows have one step each: the steps become the rows of
     # the array.
-    if isinstance(value, SequenceBatch | LoDTensor):
-        value = np.asarray(value) if isinstance(value, LoDTensor) else np.concatenate(value.rows())
-    if isinstance(value, jax.Array):
-        return _reshaped(spec, typed_on_device(spec, value, where), where)
-    array = value if isinstance(value, np.ndarray) else _stacked(spec, value, where)
+    if isinstance(value, SequenceBatch):
+        value = np.concatenate(value.rows())
+    array = value if type(value) is np.ndarray else _stacked(spec, value, where)
     if array.shape[:1] == (0,) and spec.shape[:1] == (None,):
         raise empty(spec, where)
     return _reshaped(spec, typed(spec, array, where, value), where)
 
 
-def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
-    """Raise an error if a column, or its first row, is a sparse matrix or a tensor that NumPy cannot read."""
-    row = value[0] if isinstance(value, list | tuple) and value else None
-    for sample, found in ((None, value), (0, row)):
-        if fix := reader_misuse.conversion(found):
-            raise complaint(spec, where, sample, reader_misuse.kind_of(found), f"Convert it first: {fix}", dtype=True)
+def _not_numbers(spec: FeedSpec, value: Any, where: str, error: NotNumbers) -> errors.FluidError:
+    """Return the error for a column that is not of numbers, with the index of the first bad value."""
+    is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
+    if (first := first_unreadable(unpadded(value) if is_sequence else value)) is None:
+        return error
+    index, found, fix = first
+    sample = index[0] if index and spec.shape[:1] == (None,) else None
+    at = f" at {index}" if index[1:] else ""
+    return complaint(spec, where, sample, found + at, fix, dtype=True)
 
 
 def batch_size(values: Mapping[str, Any]) -> int:
@@ -126,7 +138,10 @@ def is_sample(spec: FeedSpec, value: Any) -> bool | None:
       spec: the declaration.
       value: any value.
     """
-    array = None if spec.shape[:1] != (None,) else array_or_none(value)
+    try:
+        array = None if spec.shape[:1] != (None,) else array_or_none(value)
+    except NotNumbers:
+        return False
     if array is None or class_of(array.dtype) == "other":
         return False
     if spec.lod_level:
@@ -186,7 +201,7 @@ def _wrong_shape(spec: FeedSpec, shape: tuple[int, ...], where: str, sample: int
 def _stacked(spec: FeedSpec, rows: Any, where: str) -> np.ndarray:
     """Stack rows to one array `[batch, ...]`; reshape rows of different shapes to the declared shape if possible."""
     try:
-        return np.asarray(rows)
+        return numbers_of(rows)
     except ValueError:
         pass
     arrays = [array_or_none(row) for row in rows]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
+from fluid.core import numbers_of
 from fluid.reader import reader_misuse
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
@@ -357,7 +358,7 @@ def _columns(rows: Any) -> dict[str, np.ndarray]:
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise errors.ArgumentError(f"two columns are called {repeated[0]!r}, expected a name of its own for each")
     columns = (
-        reader_misuse.columns_of(rows) if reader_misuse.is_frame(rows) else {str(n): _array(rows[n]) for n in rows}
+        reader_misuse.columns_of(rows) if reader_misuse.is_frame(rows) else {str(n): _array(n, rows[n]) for n in rows}
     )
     lengths = {name: column.shape for name, column in columns.items()}
     if any(len(shape) != 1 for shape in lengths.values()) or len(set(lengths.values())) != 1 or not columns:
@@ -370,13 +371,13 @@ def _columns(rows: Any) -> dict[str, np.ndarray]:
     return columns
 
 
-def _array(column: Any) -> np.ndarray:
+def _array(name: Any, column: Any) -> np.ndarray:
     """Convert a column to an array; lists of mixed values keep their types, so that None stays None."""
     if isinstance(column, list | tuple):
         found = np.empty(len(column), object)
         found[:] = column
         return found
-    return np.asarray(column)
+    return numbers_of(column, what=f"column {name!r} of the table")
 
 
 def _check_names(argument: str, names: Any, known: Collection[str]) -> None:

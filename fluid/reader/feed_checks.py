@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Array, FeedSpec, warn, warn_once
+from fluid.core import Array, FeedSpec, numbers_of, warn, warn_once
 
 # `_ACCEPTS` maps the class of a declared dtype, such as "float", to the classes of dtypes whose data may be converted
 # to the declared dtype.
@@ -423,9 +423,9 @@ def short(value: Any) -> str:
 
 
 def array_or_none(row: Any) -> np.ndarray | None:
-    """Return a row as an array; None for a ragged row, and for a tensor that NumPy cannot read."""
+    """Return a row as an array; None for a ragged row."""
     try:
-        return np.asarray(row)
+        return numbers_of(row)
     except (ValueError, RuntimeError):
         return None
 

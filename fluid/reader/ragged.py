@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch, warn_once
+from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch, numbers_of, warn_once
 from fluid.reader.feed_checks import array_or_none, complaint, described, empty, fit, short, typed, typed_on_device
 
 Sizes = tuple[int, ...]
@@ -91,6 +91,11 @@ def padded(value: Any, sizes: Sizes) -> Any:
     if isinstance(value, SequenceBatch):
         return SequenceBatch(data, value.lengths)
     return NestedSequenceBatch(data, value.lengths, _resized(np.asarray(value.inner_lengths), sizes[:1]))
+
+
+def unpadded(value: SequenceBatch | NestedSequenceBatch) -> list[np.ndarray]:
+    """Return the steps of each row of a batch on the host; a mask of `numpy.ma` stays."""
+    return [row[real] for row, real in zip(value.data, _mask(value), strict=True)]
 
 
 def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
@@ -214,7 +219,7 @@ def _warn_of_padding(spec: FeedSpec, rows: np.ndarray) -> None:
 
 
 def _row(row: Any) -> Any:
-    return np.asarray(row) if hasattr(row, "__array__") else row
+    return numbers_of(row) if type(row) is not np.ndarray and hasattr(row, "__array__") else row
 
 
 def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
@@ -235,8 +240,8 @@ def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) 
         if filled and all(isinstance(row, np.ndarray) for row in filled):
             return np.concatenate(filled)
         steps = list(itertools.chain.from_iterable(filled))
-        return np.asarray(steps) if steps else np.zeros(0, np.bool_)
-    except (TypeError, ValueError):
+        return numbers_of(steps) if steps else np.zeros(0, np.bool_)
+    except (TypeError, ValueError):  # `_wrong_steps` raises NotNumbers for a row with a masked number
         raise _wrong_steps(spec, rows, owners, where) from None
 
 
@@ -297,9 +302,8 @@ def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, w
         _check_lengths(spec, shape, lengths, where)
         real = _mask(value)
         owners = np.nonzero(real)[0]
-        rows = [row[mask] for row, mask in zip(data, real, strict=True)]
-        typed(spec, data[real], where, rows, lambda i: int(owners[i]))
-        data = data.astype(spec.held, copy=False)
+        typed(spec, numbers_of(data[real]), where, unpadded(value), lambda i: int(owners[i]))
+        data = np.asarray(data).astype(spec.held, copy=False)
     if data is value.data and shape == data.shape:
         return value
     return value.with_data(data.reshape(shape))

@@ -51,29 +51,6 @@ def is_data(value: Any) -> bool:
     return is_frame(value) or (hasattr(value, "dtype") and bool(getattr(value, "shape", ())))
 
 
-def conversion(value: Any) -> str:
-    """Return Python code that converts `value` to a NumPy array; an empty text if NumPy can read `value` directly.
-
-    Example:
-      >>> conversion(np.ones(3))
-      ''
-    """
-    if hasattr(value, "tocsr"):
-        return "x.toarray(), which holds its zeros too; of a large matrix only a minibatch at a time: x[rows].toarray()"
-    if getattr(value, "requires_grad", False) is True and hasattr(value, "detach"):
-        return "x.detach().cpu().numpy(), since no gradient flows back into data"
-    if getattr(value, "is_cuda", False) is True:
-        return "x.cpu().numpy()"
-    return ""
-
-
-def kind_of(value: Any) -> str:
-    """Return a description, for messages, of an object that NumPy cannot read: a sparse matrix or a tensor."""
-    if hasattr(value, "tocsr"):
-        return f"a sparse matrix ({type(value).__name__})"
-    return "a tensor that requires grad" if getattr(value, "requires_grad", False) else "a tensor on a GPU"
-
-
 def spelled(names: Iterable[Any]) -> str:
     """Return source code for a message: a dict from each column name to a variable of this name.
 

@@ -6,11 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fluid import errors
 from fluid._util.globs import is_glob
-from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
+from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, numbers_of
 
 GRAD = "@GRAD"
 # Kinds of values that only a training step has. A value's name is its kind and the index of a `minimize` call, such as
@@ -182,7 +181,9 @@ def as_array(value: Any) -> Any:
     """Convert an array from the user to a type that a step accepts: a sequence batch, a JAX or a NumPy array."""
     if isinstance(value, LoDTensor):
         return value.batch()
-    return value if isinstance(value, SequenceBatch | NestedSequenceBatch | jax.Array) else np.asarray(value)
+    if isinstance(value, SequenceBatch | NestedSequenceBatch):
+        return jax.tree.map(as_array, value)
+    return value if isinstance(value, jax.Array) else numbers_of(value, what="a value in feed=")
 
 
 def is_line(name: str) -> bool:
