@@ -1,6 +1,7 @@
 """`python -m fluid online FILE.py:FUNCTION FOLDER`: train on rows that arrive over HTTP."""
 
 import argparse
+import contextlib
 import logging
 import pathlib
 import sys
@@ -54,6 +55,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--port", type=int, default=8001, help="8001 by default; 0 for any that is free")
     parser.add_argument("--token-file", type=pathlib.Path, help="a file with the token that clients send")
     parser.add_argument("--allow-anonymous", action="store_true", help="listen on any address without a token")
+    parser.add_argument("--skip-rows", metavar="N[,N...]", type=_rows, help="numbers of bad rows to leave out")
     parser.add_argument("--place", help="the device, as in cpu or gpu:1")
     for name, (default, what) in _NUMBERS.items():
         said = what if default is None else f"{what}; {default} by default"
@@ -82,7 +84,10 @@ def run(given: argparse.Namespace) -> int:
         place=given.place,
         **options,
     )
-    with online:
+    with contextlib.closing(online):
+        if given.skip_rows:
+            online.skip(given.skip_rows)
+        online.start()
         settings = Settings(**{name: getattr(given, name) for name in _LIMITS})
         server = online.host(given.host, given.port, read_token(given.token_file), given.allow_anonymous, settings)
         print(server.url, flush=True)
@@ -91,6 +96,10 @@ def run(given: argparse.Namespace) -> int:
         status = online.stop()
     print(f"ended after {status['steps']} steps, {status['saved']} of them saved", file=sys.stderr)
     return 0 if status["state"] == "stopped" else 1
+
+
+def _rows(text: str) -> list[int]:
+    return [int(row) for row in text.split(",")]
 
 
 def _optimizer(given: argparse.Namespace, program: Any) -> Any:

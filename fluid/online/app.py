@@ -5,6 +5,7 @@ training to Prometheus.
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ _TENSORS = ("application/octet-stream", "application/json")
 _KEY = "idempotency-key"
 _VERBS = ("start", "pause", "resume", "save", "publish", "stop")
 _MOST_FIELDS = 1024
+_NUMBERS = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 # The maximum number of verbs (requests such as `/pause`) in flight. Each verb occupies a thread until the current
 # training step ends.
 _MOST_VERBS = 4
@@ -27,6 +29,7 @@ _COUNTERS = {
     "accepted": ("fluid_online_rows_accepted", "Rows that were accepted."),
     "trained": ("fluid_online_rows_trained", "Rows that were trained on."),
     "tested": ("fluid_online_rows_tested", "Rows that were tested on."),
+    "skipped": ("fluid_online_rows_skipped", "Rows that a client has skipped."),
     "steps": ("fluid_online_steps", "Training steps done."),
 }
 _GAUGES = {
@@ -178,6 +181,13 @@ class OnlineApp(VerbApp):
         self._online = online
         paths = {"/rows": ("POST", self._rows), "/signature": ("GET", self._signature)}
         super().__init__(online, paths, _VERBS, settings, access)
+
+    def route(self, request: HttpRequest) -> tuple[str, http.Endpoint]:
+        """Return the HTTP method and the endpoint for the path of a request; `/skip/4,7` skips the rows 4 and 7."""
+        name, _, rows = request.path[1:].partition("/")
+        if name == "skip" and _NUMBERS.fullmatch(rows):
+            return "POST", self.verb("skip", [int(row) for row in rows.split(",")])
+        return super().route(request)
 
     async def is_ready(self, request: HttpRequest) -> Response:
         """Return a response with status 200; 503 if the training has failed, or the shutdown has begun."""

@@ -1,5 +1,6 @@
 """The class Journal, a database that stores accepted rows in order, on disk before the sender gets a response."""
 
+import bisect
 import collections
 import contextlib
 import hashlib
@@ -11,7 +12,7 @@ import pathlib
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from fluid.checkpoint.atomic import sync
 from fluid.runtime.interrupts import InterruptGuard
 
 LOG = logging.getLogger("fluid.online")
-_FORMAT = 1
+# Format 2 has rows that are skipped; a fluid that does not know this format would divide the rows in another way.
+_FORMATS = "1", "2"
 _TABLES = """
     CREATE TABLE entries (
         first INTEGER PRIMARY KEY, rows INTEGER NOT NULL, head INTEGER NOT NULL, body BLOB NOT NULL,
@@ -103,6 +105,7 @@ class Journal:
     Attributes:
       changed: a condition, notified when rows were added, and after other events that threads wait for.
       next: the position of the next added row, which is the number of all rows ever accepted.
+      skipped: the positions of the rows that training leaves out, in ascending order.
 
     Raises:
       JournalError: another process has opened the journal; or the database is damaged, of another kind, or cannot be
@@ -141,6 +144,7 @@ class Journal:
             self._passed = 0
             with self._converted_errors("read"):
                 self.next = int(self.note("next") or 0)
+                self.skipped: Sequence[int] = json.loads(self.note("skipped") or "[]")
                 found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
                 entries = found.fetchall()
             # `_waiting` has a pair for each entry (the rows of one call of `append`) that waits for training: the
@@ -155,7 +159,7 @@ class Journal:
     @property
     def waiting(self) -> int:
         """The number of rows that wait to be trained on: the rows from the position of the last `passed` call on."""
-        return self.next - self._passed
+        return self._waiting_before(self.next)
 
     @property
     def held(self) -> int:
@@ -249,6 +253,21 @@ class Journal:
                 self._waiting_bytes -= self._waiting.popleft()[1]
             self.changed.notify_all()
 
+    def skip(self, positions: Iterable[int]) -> None:
+        """Record on disk that training leaves out some rows, which no longer count as waiting rows.
+
+        Raises:
+          JournalError: the database cannot be written; nothing is recorded.
+        """
+        with self.changed:
+            skipped = sorted({*self.skipped, *positions})
+            with self._converted_errors("written"), self._transaction():
+                self._write("skipped", json.dumps(skipped))
+                self._write("format", _FORMATS[-1])
+                self._check_there()
+            self.skipped = skipped
+            self.changed.notify_all()
+
     def drop(self, position: int) -> None:
         """Delete all entries of the journal (the rows of one `append`) before `position`, but keep the newest entry."""
         with self._lock, self._converted_errors("written"), self._transaction():
@@ -278,7 +297,7 @@ class Journal:
                     if statement not in known:  # older journals lack the database index `second_copy`
                         database.execute(statement)
                 if not known:
-                    database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
+                    database.execute("INSERT INTO notes VALUES ('format', ?)", _FORMATS[:1])
                 database.execute("COMMIT")
                 wal = self._path.with_name(f"{self._path.name}-wal")
                 self._files = {path: path.stat() for path in (self._path, wal)}
@@ -351,9 +370,10 @@ class Journal:
         with self._converted_errors("read"):
             found = self.note("format")
             known = self.note("settings")
-            if found != str(_FORMAT):
+            if found not in _FORMATS:
                 raise errors.JournalError(
-                    f"{str(self._path)!r} has the format {found}, expected {_FORMAT}; a newer fluid reads newer ones"
+                    f"{str(self._path)!r} has the format {found}, expected {' or '.join(_FORMATS)}; a newer fluid "
+                    f"reads newer ones"
                 )
             if known is None:
                 with self._transaction():
@@ -467,7 +487,7 @@ class Journal:
         """
         if rows > self._max_rows:
             raise errors.FeedError(f"found {rows} rows at once, expected at most {self._max_rows}; send them in parts")
-        waiting = end - self._passed
+        waiting = self._waiting_before(end)
         waiting_bytes = self._waiting_bytes + added
         if waiting + rows > self._max_rows and waiting >= self._least_rows:
             raise errors.JournalFullError(
@@ -479,6 +499,9 @@ class Journal:
                 f"the journal is full: the rows that wait to be trained on have {waiting_bytes} bytes, of "
                 f"{self._max_bytes} that they may; send these {rows} later"
             )
+
+    def _waiting_before(self, end: int) -> int:
+        return end - self._passed - len(self.skipped) + bisect.bisect_left(self.skipped, self._passed)
 
     def _write(self, name: str, value: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))

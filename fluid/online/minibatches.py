@@ -4,6 +4,7 @@ The index of a minibatch depends only on the positions of its rows. A checkpoint
 position of the reader. So after a crash, the index is enough to continue with the next rows.
 """
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -22,11 +23,14 @@ class Split:
     The last of every `test_every` rows is a test row and never trained on; all other rows form minibatches in order.
     The span of a minibatch begins after the last row of the minibatch before, and ends with its own last row. The
     program is tested on the test rows of a span before it is trained on the minibatch. The split depends only on
-    positions, so it never changes.
+    positions, so it never changes, except after rows that the user skips: these rows do not count.
 
     Args:
       batch_size: the number of rows in a minibatch.
       test_every: the last of every `test_every` rows is a test row; None for no test rows.
+
+    Attributes:
+      skipped: the positions of the rows that are neither trained nor tested on, in ascending order.
 
     Example:
       >>> split = Split(batch_size=2, test_every=3)
@@ -34,23 +38,36 @@ class Split:
       [range(0, 2), range(2, 5), range(5, 8)]
       >>> [split.is_test(position) for position in range(6)]
       [False, False, True, False, False, True]
+      >>> split.skipped = (1,)
+      >>> [split.span(number) for number in range(3)], list(split.trained(0))
+      ([range(0, 3), range(3, 6), range(6, 9)], [0, 2])
     """
 
     def __init__(self, batch_size: int, test_every: int | None):
         self.batch_size = whole_number("OnlineTrainer", "batch_size", batch_size)
         self.test_every = None if test_every is None else whole_number("OnlineTrainer", "test_every", test_every, 2)
+        self.skipped: Sequence[int] = ()
 
     def is_test(self, position: int) -> bool:
         """Return whether the row at `position` is a test row."""
-        return self.test_every is not None and position % self.test_every == self.test_every - 1
+        if self.test_every is None or self._is_skipped(position):
+            return False
+        index = position - bisect.bisect_left(self.skipped, position)  # the index among the rows that are not skipped
+        return index % self.test_every == self.test_every - 1
+
+    def _is_skipped(self, position: int) -> bool:
+        index = bisect.bisect_left(self.skipped, position)
+        return index < len(self.skipped) and self.skipped[index] == position
 
     def start(self, number: int) -> int:
         """Return the position in the stream of the first row or test row of the minibatch with the index `number`."""
-        trained = number * self.batch_size
-        if self.test_every is None or number == 0:
-            return trained
-        last = trained - 1
-        return last + last // (self.test_every - 1) + 1
+        if number == 0:
+            return 0
+        last = number * self.batch_size - 1
+        if self.test_every is not None:
+            last += last // (self.test_every - 1)
+        skipped = self.skipped
+        return last + bisect.bisect_right(range(len(skipped)), last, key=lambda count: skipped[count] - count) + 1
 
     def span(self, number: int) -> range:
         """Return the range of journal positions that belong to the minibatch with index `number`.
@@ -61,7 +78,7 @@ class Split:
 
     def trained(self, number: int) -> Iterator[int]:
         """Return the positions of the rows that form the minibatch with the index `number`, without its test rows."""
-        return (position for position in self.span(number) if not self.is_test(position))
+        return (place for place in self.span(number) if not self._is_skipped(place) and not self.is_test(place))
 
     def tested(self, number: int) -> Iterator[int]:
         """Return the positions in the journal of the test rows that belong to the minibatch with the index `number`."""

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fluid import errors
@@ -177,6 +177,11 @@ class RemoteTrainer:
     def publish(self) -> dict[str, Any]:
         """Write a version of an exported model, see `OnlineTrainer.publish`; return the status."""
         return self._post("/publish")
+
+    def skip(self, rows: Iterable[int]) -> dict[str, Any]:
+        """Leave out rows of a training that is stopped or has failed, see `OnlineTrainer.skip`; return the status."""
+        positions = [whole_number("RemoteTrainer.skip", "rows", row, 0) for row in rows]
+        return self._post(f"/skip/{','.join(map(str, positions))}")
 
     def stop(self) -> dict[str, Any]:
         """End the training after the current step, see `OnlineTrainer.stop`; the server continues to accept rows."""

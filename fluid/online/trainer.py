@@ -9,7 +9,7 @@ import os
 import pathlib
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fluid import errors
@@ -144,6 +144,7 @@ class OnlineTrainer(KnownAttributes):
         self._making = (program_func, optimizer, options)
         settings = {"batch_size": self._split.batch_size, "test_every": self._split.test_every}
         self._journal = Journal(self._path / "journal.db", settings, max_rows, max_bytes, least)
+        self._split.skipped = self._journal.skipped
         try:
             trainer = self._make()
             # Remove from each feed the file and line that declare it, because error messages to clients must not
@@ -304,6 +305,35 @@ class OnlineTrainer(KnownAttributes):
         self._control.stop()
         return self.status()
 
+    def skip(self, rows: Iterable[int]) -> dict[str, Any]:
+        """Leave out rows, such as rows that have made a parameter NaN; `start` continues from the newest checkpoint.
+
+        The minibatches after the checkpoint are formed as if these rows were never sent. All other accepted rows are
+        trained on exactly once. The journal remembers the skipped rows.
+
+        Args:
+          rows: the positions of the rows in the stream, which the error of a failed training names, and `send` returns.
+
+        Raises:
+          OnlineError: a training is running; or the newest checkpoint includes one of the rows; or a row was never
+            accepted. Then no row is skipped.
+        """
+        positions = [whole_number("OnlineTrainer.skip", "rows", row, 0) for row in rows]
+
+        def change(steps: int) -> None:
+            first, stop = self._split.start(steps), self._journal.next
+            wrong = [row for row in positions if not first <= row < stop and row not in self._split.skipped]
+            if wrong:
+                raise errors.OnlineError(
+                    f"cannot skip row {wrong[0]}: the newest checkpoint, of step {steps}, includes the rows before "
+                    f"{first}, and {stop} rows were accepted; expected rows from {first} to {stop - 1}"
+                )
+            self._journal.skip(positions)
+            self._split.skipped = self._journal.skipped
+
+        self._control.go_back(change)
+        return self.status()
+
     def close(self) -> None:
         """Stop the training, and close the journal; another OnlineTrainer may then open the folder."""
         self._control.stop()
@@ -321,10 +351,10 @@ class OnlineTrainer(KnownAttributes):
 
         Returns:
           A dict of JSON values. `state` is "training", "waiting" (for rows), "paused", "stopped" or "failed". `error`
-          is the message of the error that ended the training, or None. `accepted`, `trained`, `tested` and `waiting`
-          are numbers of rows. `steps` is the number of steps done. `saved` and `published` are the step numbers of the
-          newest checkpoint and of the newest published version; None if there is none. `last` has the scalar outputs of
-          the last step by name; `test` has their means over the newest test rows.
+          is the message of the error that ended the training, or None. `accepted`, `trained`, `tested`, `skipped` and
+          `waiting` are numbers of rows. `steps` is the number of steps done. `saved` and `published` are the step
+          numbers of the newest checkpoint and of the newest published version; None if there is none. `last` has the
+          scalar outputs of the last step by name; `test` has their means over the newest test rows.
         """
         # Read the state of the training before the numbers of rows. Then, if the state is "waiting", the numbers
         # include all rows that were accepted before the training began to wait.
@@ -338,6 +368,7 @@ class OnlineTrainer(KnownAttributes):
             "accepted": self._journal.next,
             "trained": steps * self._split.batch_size,
             "tested": self._moving.tested,
+            "skipped": len(self._journal.skipped),
             "waiting": self._journal.waiting,
             "steps": steps,
             "saved": saved[-1] if saved else None,

@@ -99,7 +99,7 @@ class Control:
         If Python exits while the thread runs, `leave` ends the training.
         """
         with self._starting:
-            if self._thread is not None and self._thread.is_alive() and not self._stopping:
+            if self._runs:
                 return
             self.stop()
             self._prepared()
@@ -111,6 +111,24 @@ class Control:
             self._thread = threading.Thread(target=self._run, name="fluid-online", daemon=True)
             self._thread.start()
             atexit.register(self.leave)
+
+    @property
+    def _runs(self) -> bool:
+        alive = self._thread is not None and self._thread.is_alive()
+        return alive and not self._stopping and self.failure is None
+
+    def go_back(self, change: Callable[[int], None]) -> None:
+        """Go back to the newest checkpoint, and call `change` with its number of steps before a later `start`.
+
+        Raises:
+          OnlineError: a training is running, or is paused.
+        """
+        with self._starting:
+            if self._runs:
+                raise errors.OnlineError(f"the training is {self.state}, expected a stopped one: call stop() first")
+            self.stop()
+            self._prepared()
+            change(self.steps)
 
     def pause(self) -> None:
         """Pause the training until `resume`; when this call returns, a checkpoint holds all steps done."""
@@ -281,7 +299,8 @@ class _AfterStep(Handler):
         if complaint := self._health.complaint(arrays):
             raise errors.NonFiniteError(
                 f"{complaint} after a step on the rows {self._control.rows(steps)} of the journal; expected finite "
-                f"parameters. Checkpoints and published versions are of earlier steps"
+                f"parameters. Checkpoints and published versions are of earlier steps; skip([...]) leaves out the bad "
+                f"rows, and start() continues from the newest checkpoint"
             )
 
     def end_step(self, event: EndStepEvent) -> None:

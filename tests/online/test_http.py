@@ -184,6 +184,10 @@ def test_any_body_is_accepted_or_refused(server, body):
         (get("/rows"), 405),
         (get("/stop"), 405),
         (post("/status", b""), 405),
+        (get("/skip/4"), 405),
+        (post("/skip/4,", b""), 404),
+        (post(f"/skip/{10**18}", b""), 404),
+        (post("/skip/4,7", b""), 409),
         (post("/rows", b"{", LINES, length=100), 408),
         (get("/status", "Host: example.org").replace(b"Host: localhost\r\n", b""), 403),
     ],
@@ -366,6 +370,7 @@ def test_from_a_shell_until_sigterm(in_tmp):
         (["net.py:train_program", "kept", "--token-file", "nowhere"], "--token-file"),
         (["net.py:train_program", "kept", "--port", "99999"], "port=99999, expected a number from 1 to 65535"),
         (["net.py:train_program", "kept", "--port", "-1"], "port=-1"),
+        (["net.py:train_program", "kept", "--skip-rows", "0,3"], "cannot skip row 0"),
     ],
 )
 def test_mistakes_in_a_shell(in_tmp, monkeypatch, capsys, arguments, why):

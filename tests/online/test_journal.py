@@ -305,9 +305,9 @@ def test_row_51_files_that_are_no_journal(tmp_path, open_journal, path):
     with pytest.raises(errors.JournalError, match=r'the rows of a stream with {"batch_size": 2}, found'):
         Journal(path, {"batch_size": 3})
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE notes SET value = '2' WHERE name = 'format'")
+        database.execute("UPDATE notes SET value = '3' WHERE name = 'format'")
     database.close()
-    with pytest.raises(errors.JournalError, match="has the format 2, expected 1"):
+    with pytest.raises(errors.JournalError, match="has the format 3, expected 1 or 2"):
         Journal(path, SETTINGS)
 
 

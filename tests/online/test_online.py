@@ -297,6 +297,55 @@ def test_row_04_poisoned_rows_end_the_training(opened, tmp_path):
     assert all(before[name].tobytes() == after[name].tobytes() for name in before)
 
 
+def test_row_04_skipped_rows_leave_each_other_row_once(opened, tmp_path):
+    """Skip poisoned rows; a stream without these rows gives equal parameters, bit for bit."""
+    bad = [11, 13]
+    data = infinite_row(60)
+    data["y"][13] = 3e38
+    online = opened(checkpoint_every=1)
+    online.send(data)
+    online.start()
+    online._control._thread.join()
+    status = online.status()
+    assert status["state"] == "failed" and "skip([...])" in status["error"] and status["saved"] == 2
+    with pytest.raises(errors.OnlineError, match="cannot skip row 7: .* includes the rows before 9"):
+        online.skip([11, 7])
+    with pytest.raises(errors.OnlineError, match="expected rows from 9 to 59"):
+        online.skip([60])
+    with pytest.raises(errors.ArgumentError, match="rows='11'"):
+        online.skip(["11"])
+    assert online.status()["skipped"] == 0
+    with online.serve(port=0) as server:
+        remote = fluid.RemoteTrainer(server.url)
+        assert remote.skip(bad)["skipped"] == 2
+        remote.start()
+        with pytest.raises(errors.OnlineError, match="expected a stopped one: call stop"):
+            remote.skip([20])
+    status = trained_on(online)
+    assert status["state"] == "waiting" and status["accepted"] == 60 and status["error"] is None
+    assert status["trained"] + status["tested"] + status["waiting"] == 58
+    online.close()
+    again = opened()
+    assert again.skip(bad)["skipped"] == 2 and again.status()["waiting"] == status["waiting"]
+    again.send(points(20))
+    steps = trained_on(again)["steps"]
+    plain = opened("plain")
+    plain.send({name: np.delete(column, bad, axis=0) for name, column in data.items()})
+    plain.send(points(20))
+    assert trained_on(plain)["steps"] == steps
+    found, expected = weights(again), {name: np.asarray(v) for name, v in plain._control._prepared().params.items()}
+    assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+
+
+def test_row_04_skipped_rows_never_fill_the_journal(opened):
+    online = opened(max_rows=6)
+    online.send(points(6))
+    online.skip(range(4))
+    assert online.status()["waiting"] == 2
+    online.send(points(4))
+    assert trained_on(online)["steps"] == 1
+
+
 def test_row_04_large_arrays_are_checked_before_tasks(opened, tmp_path, monkeypatch):
     monkeypatch.setattr("fluid.online.training_thread._SMALL", 0)
     online = opened(publish_to=tmp_path / "models", fetch=["guess"], checkpoint_every=100)

@@ -17,6 +17,22 @@ def test_adjacent_spans_hold_a_minibatch_each(batch_size, test_every, number):
     assert sorted([*trained, *split.tested(number)]) == list(split.span(number))
 
 
+@given(st.integers(1, 9), st.none() | st.integers(2, 9), st.sets(st.integers(0, 60)))
+def test_skipped_rows_leave_the_split_of_other_rows(batch_size, test_every, skipped):
+    """Compare with the split of a stream in which the skipped rows do not exist."""
+    split, plain = Split(batch_size, test_every), Split(batch_size, test_every)
+    split.skipped = sorted(skipped)
+    kept = [position for position in range(1000) if position not in skipped]
+    for number in range(9):
+        assert list(split.trained(number)) == [kept[index] for index in plain.trained(number)]
+        assert list(split.tested(number)) == [kept[index] for index in plain.tested(number)]
+        assert split.span(number).stop == split.start(number + 1) == kept[plain.span(number)[-1]] + 1
+    # Rows that are skipped from the start of a minibatch on change no earlier minibatch.
+    later = Split(batch_size, test_every)
+    later.skipped = sorted(position for position in skipped if position >= plain.start(3))
+    assert [later.start(number) for number in range(4)] == [plain.start(number) for number in range(4)]
+
+
 @given(st.integers(1, 9), st.integers(2, 9))
 def test_the_last_row_of_each_group_is_tested(batch_size, test_every):
     split = Split(batch_size, test_every)
