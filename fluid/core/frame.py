@@ -24,7 +24,7 @@ from fluid._util.text import shape_text
 _LIBRARIES = tuple(
     os.path.dirname(os.path.realpath(file)) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
-_MACHINERY = os.path.realpath(contextlib.__file__)
+_MACHINERY = [os.path.realpath(file) for file in (contextlib.__file__, functools.__file__)]
 # Code that a user typed has a name in angle brackets, and so has generated code, such as the `__init__` of a dataclass.
 _TYPED = ("<stdin>", "<input>", "<console>", "<ipython-input", "<python-input", "<doctest")
 # The code of the functions that call the user's program function or shared function; see `begins_path`.
@@ -516,7 +516,7 @@ def is_library(filename: str) -> bool:
         # `python -c` runs the user's text as "<string>".
         return not filename.startswith(_TYPED) and not (filename == "<string>" and sys.argv[:1] == ["-c"])
     real = os.path.realpath(filename)
-    return real.startswith(_LIBRARIES) or real == _MACHINERY
+    return real.startswith(_LIBRARIES) or real in _MACHINERY
 
 
 def _user_frames(until: Collection[CodeType] = ()) -> Iterator[FrameType]:

@@ -62,14 +62,14 @@ class Reduction(NamedTuple):
 OWN = ""
 
 
-def guess(shape: Sequence[int | None], doubt: str = "its program") -> Reduction:
+def guess(shape: Sequence[int | None], doubt: str | None) -> Reduction:
     """Guess how to combine a program output over several minibatches, if the layers have recorded no rule.
 
     The values of a scalar are averaged ("mean"); the rows of other outputs are concatenated ("rows").
 
     Args:
       shape: the shape of the output.
-      doubt: the user's source line that computes the output, for a warning.
+      doubt: the user's source line that computes the output, for a warning; None for no warning.
     """
     return Reduction("mean" if tuple(shape) in ((), (1,)) else "rows", doubt=doubt)
 

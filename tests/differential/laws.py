@@ -202,9 +202,9 @@ def measures(case, draw, folder):
     measured(case, tests)
 
 
-@law(without=f"{STATES}|{RANDOM}|is_training", weight=0)
+@law(without=f"{STATES}|{RANDOM}|is_training", weight=2)
 def history(case, draw, folder):
-    """A history has the numbers of NumPy for all rows, if the training changes no parameter."""
+    """A history has the numbers of NumPy for all rows if no parameter changes, or a warning says otherwise."""
     trainer = fluid.Trainer(case.program, fluid.optimizer.SGD(0.0), params=case.arrays)
     size = draw.choice([1, 3, 7])
 

@@ -17,7 +17,7 @@ from fluid.core import (
     current_frame,
     fitting,
     named_array,
-    warn,
+    warn_once,
 )
 from fluid.distributed import group
 from fluid.metrics import Metrics, names_of
@@ -33,7 +33,7 @@ from fluid.runtime.in_flight import InFlight
 from fluid.runtime.prediction import ConstantFeeds, constant, needed_feeds, on_host, order_of_results, stream
 from fluid.runtime.seeds import Seeds
 from fluid.runtime.session import ShowsProgram
-from fluid.trainer.evaluation.means import output_names, scalar_outputs
+from fluid.trainer.evaluation.means import output_names, scalar_outputs, warn_of_guess
 from fluid.trainer.evaluation.total import MANY, Total
 from fluid.trainer.programs import ProgramFunction, ProgramInput, check_data
 from fluid.trainer.signals import Signals
@@ -114,9 +114,6 @@ class DatasetEvaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        # The warnings that users have already seen: the warnings about guessed rules; the name of a program and " rows"
-        # stand for the warning of many rows in memory.
-        self._warned: set[str] = set()
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
@@ -173,20 +170,15 @@ class DatasetEvaluator:
         feeds = (input.fed({**batch.feed, **fixed.feeds}) for batch in batches)
         step = bind(self._session.engine, program, request)
         gathered = Gathered(program, metrics, rows, self._session.engine.members)
-        expected = fetch is not None or f"{program.name} rows" in self._warned
         try:
             for _ in evaluate(step, feeds, gathered, fixed):
-                if not expected and sum(gathered.kept.values()) > MANY:
-                    expected = True
-                    self._warned.add(f"{program.name} rows")
-                    warn(_many_rows(program, gathered))
+                if fetch is None and sum(gathered.kept.values()) > MANY:
+                    warn_once(program, "rows of a test", lambda: _many_rows(program, gathered))
         finally:
             batches.close()
         # The doubts are about results, so an error of the program comes first.
-        for doubt in doubts(program):
-            if doubt not in self._warned:
-                self._warned.add(doubt)
-                warn(doubt)
+        for name, rule in zip(output_names(program), program.reductions, strict=True):
+            warn_of_guess(trained, name, rule)
         names = [*output_names(program), *metrics] if metrics or program.output_names else None
         results = Results(gathered.values(), names)
         self._last = _Last(self._session.scope.step, tuple(self._session.engine.replaced), frozenset(_numbers(results)))
@@ -255,32 +247,10 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
     )
 
 
-def doubts(program: Program) -> list[str]:
-    """Return a warning for each output for which fluid guesses how to combine the values of several minibatches."""
-    named = zip(output_names(program), program.reductions, strict=True)
-    return [
-        f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
-        f"{_GUESSES[rule.kind]}, and its result depends on the batch size. Say it in the program: "
-        f'layers.metric(value, reduce="mean"), "sum", "max", "min" or "last"; or, for a function of values that are '
-        f"known, layers.metric(mean, reduce=jnp.sqrt)"
-        for name, rule in named
-        for doubt in _doubts_of(rule)
-    ]
-
-
-_GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, one behind the other"} | {
-    "function": "the mean of what it is a function of"
-}
-
-
 def _numbers(results: Results) -> list[float]:
     """Return all arrays of one element in the results of a test, as floats; one metric may return several arrays."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
-
-
-def _doubts_of(rule: Any) -> list[str]:
-    return [*([rule.doubt] if rule.doubt else []), *(doubt for part in rule.parts for doubt in _doubts_of(part))]
 
 
 def returning(program: Program, names: Sequence[str]) -> Program:

@@ -34,6 +34,27 @@ def scalar_outputs(program: Program) -> dict[str, int]:
     return {name: place for place, (name, output) in named if output.shape in ((), (1,))}
 
 
+def warn_of_guess(program: Program, name: str, rule: Reduction) -> None:
+    """Warn, once for a program, if `rule` is a guess how a test or a history combines the values of some minibatches.
+
+    Args:
+      program: the program of the Trainer.
+      name: the name of the output.
+      rule: the rule that combines its values.
+    """
+    for part in rule.parts:
+        warn_of_guess(program, name, part)
+    if rule.doubt is not None:
+        how = "their mean, weighted by examples" if rule.kind == "mean" else "all of them, one behind the other"
+        text = (
+            f"{rule.doubt}: how the values of {name!r} for several minibatches become one is not known, so that tests "
+            f"and the history take {how}, and the result depends on the batch size. Say it in the program: "
+            f'layers.metric(value, reduce="mean"), "sum", "max", "min" or "last"; or, for a function of values that '
+            f"are known, layers.metric(mean, reduce=jnp.sqrt)"
+        )
+        warn_once(program, text, lambda: text)
+
+
 def value_name(programs: Collection[str], program: str, name: str) -> str:
     """Return the name of a program's value in a Trainer; with several programs, the program's name comes first.
 
@@ -241,6 +262,7 @@ class Means:
         if name not in self._totals:
             rule = self._program.reductions_of_steps[self._places[name]]
             rule = Reduction("mean") if rule.kind == "function" and not has_parts else rule
+            warn_of_guess(self._program, name, rule)
             self._totals[name] = Total(rule, self._members)
         return self._totals[name]
 

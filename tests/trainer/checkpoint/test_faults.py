@@ -206,7 +206,8 @@ def test_row_08_untrainable_program_fails_before_the_first_step(function, optimi
 def test_row_09_out_of_memory_error_names_the_remedy(tmp_path):
     def pairs():
         x = fluid.layers.data("x", shape=[1])
-        return fluid.layers.mean(fluid.layers.matmul(fluid.layers.fc(x, size=1), x, transpose_y=True))
+        products = fluid.layers.matmul(fluid.layers.fc(x, size=1), x, transpose_y=True)
+        return fluid.layers.metric(fluid.layers.mean(products), reduce="mean")
 
     def reader():
         yield (np.ones((8, 1), "float32"),)

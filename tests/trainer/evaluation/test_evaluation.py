@@ -156,9 +156,15 @@ def test_unknown_arithmetic_on_means_warns_once_with_fix():
     assert trainer.test(reader)[1] == first[1]  # pytest turns a second warning into an error
 
 
-def test_training_warns_of_nothing_and_computes_no_rule():
+def test_history_of_unknown_arithmetic_warns_once_when_read():
     trainer = fluid.Trainer(root_program, fluid.optimizer.SGD(0.1))
-    trainer.train(fluid.reader.arrays((X,), batch_size=20))
+    reader = fluid.reader.arrays((X,), batch_size=20)
+    history = trainer.train(reader)
+    with pytest.warns(errors.FluidWarning, match="'output_1' .* so that tests and the history") as caught:
+        history["output_1"]
+    (warning,) = caught
+    assert warning.filename == __file__
+    assert len(trainer.train(reader, 2)["output_1"]) == 2 and trainer.test(reader)  # a second warning is an error
 
 
 def test_reduce_last_returns_the_last_minibatch_value():
