@@ -25,7 +25,7 @@ from fluid import errors
 from fluid._util.lazy import load_optax_ahead, optax
 from fluid.core import Gathering, ParameterSpec, Program, decide, warn
 from fluid.core.equations import filled, unneeded
-from fluid.optimizer.base import Optax, innermost
+from fluid.optimizer.base import innermost
 from fluid.optimizer.momentum import SGD, Momentum
 from fluid.optimizer.optax_chain import replaced, skip_overflows
 from fluid.param_attr import ParamAttr
@@ -167,7 +167,6 @@ def rules_of(program: Program) -> list[Rule]:
     for minimize in program.minimizes:
         _check_schedule(minimize.optimizer)
         settings = {n: program.parameters[n].settings for n in minimize.parameters}
-        _check_direction(innermost(minimize.optimizer))
         _check_decay(innermost(minimize.optimizer), settings)
         _check_excluded(innermost(minimize.optimizer), [program.parameters[n] for n in minimize.parameters])
         tables = _tables_of(program, minimize.optimizer, minimize.parameters)
@@ -241,33 +240,6 @@ def _check_schedule(optimizer: Any) -> None:
             f"compiled, and what it gives then is the rate of all steps. To change the rate while training goes on, "
             f"write trainer.learning_rate = 0.01 between two steps, or give a function of the number of updates: "
             f"learning_rate=lambda updates_done: 0.1 * 0.99**updates_done"
-        )
-
-
-def _check_direction(optimizer: Any) -> None:
-    """Warn of an optax or custom update rule that adds the gradient instead of subtracting it, so the loss grows."""
-    if type(optimizer).__module__.startswith("fluid.") and not isinstance(optimizer, Optax):
-        return
-
-    def probe() -> Any:
-        rule = optimizer.rule()
-        # The parameters of this trial update are 0, so that weight decay does not change the update.
-        start = {"w": jnp.zeros((2, 2))}
-        gradient = {"w": jnp.asarray([[1.0, 2.0], [3.0, 4.0]])}
-        updates, _ = rule.update(gradient, rule.init(start), start)
-        return jnp.sum(updates["w"] * gradient["w"])
-
-    try:
-        with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.transfer_guard("allow"):
-            ascends = float(jax.jit(probe)()) > 0
-    except Exception:  # an update rule with more arguments, or for certain parameter names, cannot be checked
-        return
-    if ascends:
-        what = "the optax transformation" if isinstance(optimizer, Optax) else f"{type(optimizer).__name__}.rule()"
-        warn(
-            f"{what} ascends: its update has the sign of the gradient, and updates are added to the parameters, so "
-            f"that the loss grows. Add optax.scale(-rate) behind it: "
-            f"optax.chain(optax.scale_by_adam(), optax.scale(-0.001)), or use optax.adam(0.001), which has the sign"
         )
 
 

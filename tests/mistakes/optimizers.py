@@ -140,13 +140,6 @@ def average_of_the_last_step():
     fluid.optimizer.ExponentialMovingAverage(decay=0.001)
 
 
-@THEME.mistake("An optax transformation without a rate", errors.FluidWarning, "ascends", "optax.scale(-rate)")
-def ascending_rule():
-    import optax
-
-    fluid.Trainer(regression, optax.scale_by_adam())
-
-
 @THEME.mistake("A decay that ends above its start", errors.FluidWarning, "the rate grows", "end_learning_rate=0.0")
 def growing_decay():
     layers.polynomial_decay(learning_rate=1e-5, decay_steps=1000)

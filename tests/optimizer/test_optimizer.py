@@ -118,52 +118,6 @@ def regression():
     return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1)))
 
 
-ASCENDING = {
-    "adam without a rate": optax.scale_by_adam(),
-    "gradient": optax.identity(),
-    "momentum": optax.trace(0.9),
-    "clip alone": optax.clip_by_global_norm(1.0),
-    "the other sign": optax.chain(optax.scale_by_adam(), optax.scale(0.001)),
-}
-
-
-@pytest.mark.parametrize("rule", ASCENDING.values(), ids=ASCENDING)
-def test_optax_rules_that_ascend_are_warned_of(rule):
-    for optimizer in (rule, fluid.optimizer.Lookahead(rule)):
-        with pytest.warns(errors.FluidWarning, match=r"ascends.*optax.scale\(-rate\)"):
-            fluid.Trainer(regression, optimizer)
-
-
-DESCENDING = {
-    "warm-up": optax.adam(optax.linear_schedule(0.0, 0.1, 10)),
-    "adafactor": optax.adafactor(0.1),
-    "lars": optax.lars(0.1),
-    "muon": optax.contrib.muon(0.1),
-    "schedule free": optax.contrib.schedule_free_adamw(0.1),
-    "centralized": optax.chain(optax.centralize(), optax.sgd(0.1)),
-    "several steps": optax.MultiSteps(optax.sgd(0.1), 4),
-    "frozen": optax.set_to_zero(),
-    "by name": optax.multi_transform({"a": optax.sgd(0.1), "b": optax.adam(0.1)}, lambda p: {n: n[-3] for n in p}),
-    "prodigy": optax.contrib.prodigy(),
-    "lion": optax.lion(0.1),
-    "lbfgs": optax.lbfgs(0.1, linesearch=None),
-}
-
-
-@pytest.mark.parametrize("rule", DESCENDING.values(), ids=DESCENDING)
-def test_optax_rules_that_descend_are_not_warned_of(rule):
-    parameter_updates._check_direction(fluid.optimizer.Optax(rule))  # pytest fails if fluid warns
-
-
-def test_an_ascending_custom_optimizer_warns():
-    class Mine(fluid.optimizer.Optimizer):
-        def rule(self):
-            return optax.scale_by_adam()
-
-    with pytest.warns(errors.FluidWarning, match=r"Mine.rule\(\) ascends"):
-        fluid.Trainer(regression, Mine(0.1))
-
-
 def test_settings_of_other_optimizers_are_theirs():
     @dataclasses.dataclass(frozen=True)
     class Mine(fluid.optimizer.Optimizer):
