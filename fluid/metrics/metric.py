@@ -59,7 +59,7 @@ class MetricBase(KnownAttributes):
           >>> Precision().of(preds="fc_0.tmp_2", labels="label").inputs
           {'preds': 'fc_0.tmp_2', 'labels': 'label'}
         """
-        bound = copy.copy(self)
+        bound = copy.deepcopy(self)  # `reset` of the copy may empty a list or another object in place
         bound.inputs = inputs
         bound.reset()
         return bound
@@ -75,7 +75,8 @@ class MetricBase(KnownAttributes):
     def eval(self) -> Any:
         """Return the result over all minibatches since the last `reset`: a number, or several numbers.
 
-        The attribute `parts` has the names of the numbers; it is empty for a single number.
+        The attribute `parts` has the names of the numbers; it is empty for a single number. Without data, the metrics
+        of fluid do as in PaddlePaddle Fluid 1.8: a share, such as a precision, is 0, and a mean raises ArgumentError.
         """
         raise NotImplementedError
 
@@ -235,9 +236,9 @@ class Auc(MetricBase):
           labels: 0 or 1, `[batch]` or `[batch, 1]`.
         """
         preds = np.asarray(preds)
-        preds = preds[:, 1] if preds.ndim == 2 and preds.shape[1] == 2 else preds.reshape(-1)
+        both = preds.ndim == 2 and preds.shape[1] == 2
+        preds = _probabilities(self, preds[:, 1] if both else preds, "probabilities [batch], [batch, 1] or [batch, 2]")
         positive = _labels(self, labels, len(preds)) == 1
-        _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
         # The time of `np.add.at` grows with the number of examples, and not with the number of bins, which is larger.
         np.add.at(self._positive, bins[positive], 1)
@@ -306,7 +307,7 @@ class EditDistance(MetricBase):
 
     def update(self, distances: Any, seq_num: Any) -> None:
         """Add a minibatch: the edit distance of each sequence, `[batch, 1]`, and the number of sequences."""
-        distances = np.asarray(distances, np.float64)
+        distances = _column(self, "distances", distances, "distances [batch] or [batch, 1]").astype(np.float64)
         if distances.size != int(np.sum(seq_num)):
             raise errors.ArgumentError(
                 f"{self.name}.update: found {distances.size} distances of seq_num={int(np.sum(seq_num))} sequences; "
@@ -340,14 +341,6 @@ class CompositeMetric(MetricBase):
     def __init__(self, name: str | None = None):
         self._metrics: list[MetricBase] = []
         super().__init__(name)
-
-    def __copy__(self) -> "CompositeMetric":
-        # `of()` returns a copy of the group. Copy the metrics of the group too, so that an update of this copy does not
-        # change the counts here.
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._metrics = [copy.copy(metric) for metric in self._metrics]
-        return made
 
     def add_metric(self, metric: MetricBase) -> None:
         """Add a metric to the group.
@@ -426,31 +419,39 @@ def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]
     preds = np.asarray(preds)
     if preds.ndim == 2 and preds.shape[1] > 1:
         return preds.argmax(axis=1), preds.shape[1]
-    if preds.ndim == 0 or preds.size != len(preds):
-        raise errors.ArgumentError(
-            f"{metric.name}.update: found preds of shape {preds.shape}, expected scores [batch, classes], or "
-            f"probabilities [batch] or [batch, 1]"
-        )
-    return _binary(metric, preds).astype(np.int64), 2
+    expected = "scores [batch, classes], or probabilities [batch] or [batch, 1]"
+    return (_probabilities(metric, preds, expected) >= 0.5).astype(np.int64), 2
 
 
 def _binary(metric: MetricBase, preds: Any) -> np.ndarray:
     """Return a bool array `[batch]`, True for probabilities of at least 0.5, which predict class 1."""
-    preds = np.asarray(preds).reshape(-1)
-    _check_probabilities(metric, preds)
-    return preds >= 0.5
+    return _probabilities(metric, preds, "probabilities of class 1, [batch] or [batch, 1]") >= 0.5
 
 
-def _check_probabilities(metric: MetricBase, preds: np.ndarray) -> None:
+def _probabilities(metric: MetricBase, preds: Any, expected: str) -> np.ndarray:
+    """Return probabilities `[batch]` or `[batch, 1]` as an array `[batch]`; raise ArgumentError if they are not."""
+    preds = _column(metric, "preds", preds, expected)
     if preds.size and not (preds.min() >= 0 and preds.max() <= 1):
         raise errors.ArgumentError(
             f"{metric.name}.update: preds are probabilities, found {preds.min()} to {preds.max()}"
         )
+    return preds
+
+
+def _column(metric: MetricBase, argument: str, value: Any, expected: str) -> np.ndarray:
+    """Return an array `[batch]` or `[batch, 1]` as an array `[batch]`; raise ArgumentError for another shape."""
+    array = np.asarray(value)
+    if array.ndim == 0 or array.shape[1:] not in ((), (1,)):
+        raise errors.ArgumentError(
+            f"{metric.name}.update: found {argument} of shape {list(array.shape)}, expected {expected}; one number for "
+            f"each example, as in {argument}=[0, 1, 1]"
+        )
+    return array.reshape(-1)
 
 
 def _labels(metric: MetricBase, labels: Any, count: int, classes: int = 2) -> np.ndarray:
     """Return the labels as an array `[batch]`; raise ArgumentError unless it has `count` labels in `[0, classes)`."""
-    labels = np.asarray(labels).reshape(-1)
+    labels = _column(metric, "labels", labels, "labels [batch] or [batch, 1]")
     if len(labels) != count or not np.isin(labels, range(classes)).all():
         expected = "of 0 or 1" if classes == 2 else f"from 0 to {classes - 1}"
         raise errors.ArgumentError(

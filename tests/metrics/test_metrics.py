@@ -50,6 +50,7 @@ def test_accuracy_of_many_small_minibatches_is_exact():
         {"preds": [3.0], "labels": [1]},
         {"preds": 0.5, "labels": [1]},
         {"preds": [[[0.5, 0.5]]], "labels": [1, 0]},
+        {"preds": [[0.1, 0.9]], "labels": [[1, 0]]},
         {"preds": [0.5]},
         {"value": 0.5, "preds": [0.5], "labels": [1]},
         {"value": 1.0, "weight": -1},
@@ -67,6 +68,50 @@ def test_accuracy_refuses_without_a_change(given):
 def test_predictions_that_are_no_probabilities_are_refused(metric):
     with pytest.raises(errors.ArgumentError, match=f"{metric.__name__}.update: preds are probabilities, found -2.0 to"):
         metric().update(preds=[-2.0, 3.0], labels=[0, 1])
+
+
+@pytest.mark.parametrize("metric", [metrics.Precision, metrics.Recall, metrics.Auc, metrics.EditDistance])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 2), (4, 1, 1), ()])
+def test_shapes_without_a_meaning_are_refused(metric, shape):
+    refused = r"update: found (preds|labels|distances) of shape .*\[batch, 1\].*=\[0, 1, 1\]"
+    values = np.full(shape, 0.5)
+    size = values.size
+    with pytest.raises(errors.ArgumentError, match=refused):
+        metric().update(values, size if metric is metrics.EditDistance else np.ones(size))
+    if metric is not metrics.EditDistance:
+        with pytest.raises(errors.ArgumentError, match=refused):
+            metric().update(np.full(size, 0.5), np.ones(shape))
+
+
+def test_without_data_shares_are_0_as_in_fluid():
+    for metric in (metrics.Precision(), metrics.Recall(), metrics.Auc()):
+        assert metric.eval() == 0.0
+    assert metrics.ChunkEvaluator().eval() == (0.0, 0.0, 0.0)
+    for metric in (metrics.Accuracy(), metrics.EditDistance(), metrics.DetectionMAP()):
+        with pytest.raises(errors.ArgumentError, match="call update first"):
+            metric.eval()
+
+
+def test_bound_copy_shares_no_list_with_the_given_metric():
+    class Seen(metrics.MetricBase):
+        def __init__(self):
+            self.rows = []
+            super().__init__()
+
+        def reset(self):
+            self.rows.clear()
+
+        def update(self, values):
+            self.rows.extend(values)
+
+        def eval(self):
+            return len(self.rows)
+
+    seen = Seen()
+    seen.update([1, 2])
+    bound = seen.of(values="x")
+    bound.update([3])
+    assert (seen.eval(), bound.eval()) == (2, 1)
 
 
 def test_auc_of_two_columns_uses_the_second():
