@@ -147,7 +147,11 @@ class Progress:
         if not self.resuming:
             self._note_pass()
         if self.resuming and self.step:
-            self._compare(batches)
+            try:
+                self._compare(batches)
+            except BaseException:
+                batches.close()
+                raise
         self.resuming = False
         return batches
 

@@ -301,6 +301,23 @@ def test_a_paused_training_continues_in_the_same_epoch(reader, caplog):
     assert_equal(state(mine), state(whole))
 
 
+def test_refused_continuation_closes_its_reader():
+    size, closed, mine = [4], [], trainer()
+
+    def reader():
+        try:
+            for start in range(0, 24, size[0]):
+                yield X[start : start + size[0]], Y[start : start + size[0]]
+        finally:
+            closed.append(True)
+
+    interrupted_after(mine, 2, reader)
+    size[0], before = 3, len(closed)
+    with pytest.raises(errors.ReaderError, match="other minibatches than those trained on"):
+        mine.train(reader)
+    assert len(closed) == before + 1
+
+
 def test_a_paused_training_continues_in_another_process(tmp_path):
     mine, whole, seen = trainer(tmp_path), trainer(), []
     mine.train(arrays(), 2, event_handler=seen_by(seen, 8, lambda: mine.pause()))
