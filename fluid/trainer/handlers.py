@@ -84,7 +84,22 @@ class Handler:
     first_process_only = False
     for_members = True
     _file_of: PathLike | None = None  # the path of the file that this handler writes; no other handler may write it
-    _dispatcher: "Dispatcher"
+    _notified_by: "Dispatcher | None" = None  # the Dispatcher of the last training, set before `begin_train`
+
+    @property
+    def _dispatcher(self) -> "Dispatcher":
+        """The Dispatcher of the last training.
+
+        Raises:
+          ArgumentError: no training has this handler yet.
+        """
+        if self._notified_by is None:
+            kind = type(self).__name__
+            raise errors.ArgumentError(
+                f"{kind}: found a handler of no training, expected `done` and `announce` in the methods that events "
+                f"call, or after a training: trainer.train(reader, handlers=[handler])"
+            )
+        return self._notified_by
 
     @property
     def done(self) -> int:
@@ -201,7 +216,7 @@ class Dispatcher:
         self._handlers = [handler for handler in handlers if isinstance(handler, Handler)]
         for handler in self._handlers:
             handler.trainer = trainer
-            handler._dispatcher = self
+            handler._notified_by = self
         for kind in dict.fromkeys(map(type, self._handlers)):
             _check_names(kind)
         for handler in self._handlers:

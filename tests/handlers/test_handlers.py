@@ -517,7 +517,7 @@ def test_timer_splits_step_data_and_device_time(monkeypatch):
     timer, announced = H.Timer(every=2), []
     waits = Waits()
     told = {"done": 0, "waits": waits, "__call__": lambda self, event: announced.append(event.metrics)}
-    timer._dispatcher = type("Told", (), told)()
+    timer._notified_by = type("Told", (), told)()
     timer.begin_train(fluid.BeginTrainEvent(1))
     timer.begin_epoch(fluid.BeginEpochEvent(0))
     for step in range(6):
@@ -526,7 +526,7 @@ def test_timer_splits_step_data_and_device_time(monkeypatch):
         waits.look(3.0 * (step + 1), idle=step % 2 == 1)
         timer.begin_step(fluid.BeginStepEvent(0, step, {}, seconds=3.0))
         now += 5.0
-        timer._dispatcher.done += 1
+        timer._notified_by.done += 1
         timer.end_step(fluid.EndStepEvent(0, step, fluid.Results([0.0])))
     assert [dict(zip(m.names, m, strict=True)) for m in announced] == [
         {"step_ms": 7000.0, "data_ms": 3000.0, "data_wait_ms": wait, "device_ms": 2000.0}

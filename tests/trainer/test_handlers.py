@@ -26,6 +26,17 @@ def handler_with(name, function=lambda self, event: None):
     return type("Mine", (fluid.Handler,), {name: function})()
 
 
+class Reporting(fluid.Handler):
+    def measures(self):
+        return ["score"]
+
+
+@pytest.mark.parametrize("use", [lambda h: h.done, lambda h: h.announce(0, 0, {"score": 1.0})])
+def test_handler_of_no_training_says_so(use):
+    with pytest.raises(errors.ArgumentError, match=r"Reporting: found a handler of no training.*handlers=\[handler\]"):
+        use(Reporting())
+
+
 @pytest.mark.parametrize(
     "name", ["on_end_epcoh", "on_epoch_end", "on_train_begin", "end_batch", "begin_steps", "epoch_end"]
 )
