@@ -91,6 +91,11 @@ class Feeds:
         """The number of passes over the data that have ended; the current or next pass also has this number."""
         return int(self._position.reader["epoch"])
 
+    @property
+    def at_end(self) -> bool:
+        """True if the current pass has no further feed; reads the next feed ahead to know this."""
+        return self._open is not None and self._open.peek() is None
+
     def __call__(self) -> Iterator[Feed]:
         """Start the next pass; after `restore`, the rest of the interrupted pass."""
         if self._open is not None:

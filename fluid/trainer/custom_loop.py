@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 from fluid import errors
@@ -220,7 +220,10 @@ class Loop(HasParameters, KnownAttributes):
         return metrics
 
     def stop(self) -> None:
-        """End the training loop, and the epoch, after the current minibatch."""
+        """End the training loop, and the epoch, after the current minibatch.
+
+        If this minibatch is the last one of a result of `fluid.reader.prefetch`, or of a list, the epoch is complete.
+        """
         self.stopping = True
 
     def test(self, reader: ReaderLike, feed_order: FeedOrder = None, metrics: Metrics | None = None) -> Results:
@@ -281,14 +284,15 @@ class Loop(HasParameters, KnownAttributes):
         if not self._steps:
             feeds = nonempty(iter(feeds), self._feeds)
         done = self._tell.done
-        self._reading = True
+        self._reading = completed = True
         for feed in feeds:
             yield feed
-            if self.stopping:
+            if self.stopping and not self._at_end():
+                completed = False
                 break
         self._reading = False
         steps = self._steps
-        if feed is not None and self._tell.done == done and not self.stopping:
+        if feed is not None and self._tell.done == done and completed:
             warn_once(
                 self,
                 "step",
@@ -297,12 +301,22 @@ class Loop(HasParameters, KnownAttributes):
                     "steps, and its history is empty; write loop.step(feed) instead of session.step(feed)"
                 ),
             )
-        if not self.stopping:
+        if completed:
             self._steps = 0
             self._passes += 1
         metrics = self._keeper.epoch_metrics()
         done = self.session.compilations.of_training - compiled
-        self._tell(EndEpochEvent(epoch, steps, completed=not self.stopping, compiled=done, metrics=metrics))
+        self._tell(EndEpochEvent(epoch, steps, completed=completed, compiled=done, metrics=metrics))
+
+    def _at_end(self) -> bool:
+        """Return whether the epoch has no further minibatch; False if only its end can show this.
+
+        `fluid.reader.prefetch` reads one minibatch ahead for this, and keeps the minibatch. Other iterables might lose
+        it.
+        """
+        if isinstance(self._feeds, Feeds):
+            return self._feeds.at_end
+        return isinstance(self._feeds, Sized) and self._steps == len(self._feeds)
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Convert a minibatch to arrays on the device, by feed name.

@@ -99,6 +99,21 @@ def test_loop_serves_stop_and_step_requests():
     assert loop.epoch == 0 and int(loop.session.scope.step) == 3
 
 
+def test_epoch_stopped_in_its_last_step_is_complete():
+    theirs, mine, other = Seen(), Seen(), trainer()
+    last = lambda event: isinstance(event, fluid.EndStepEvent) and event.step == PER_EPOCH - 1  # noqa: E731
+    other.train(arrays(), 3, lambda event: other.stop() if last(event) else None, handlers=[theirs])
+    loop = run([mine], after=lambda loop: loop.stop() if int(loop.session.scope.step) == PER_EPOCH else None)
+    assert mine.lines == theirs.lines and loop.epoch == 1
+    feeds = [{"x": X[:8], "y": Y[:8]}] * 2  # a list knows its end too
+    with fluid.Loop(loop.session, feeds, 3, progress=False) as short:
+        for feed in short:
+            short.step(feed)
+            if int(loop.session.scope.step) == PER_EPOCH + 2:
+                short.stop()
+    assert short.epoch == 1
+
+
 @pytest.mark.parametrize("died", [2, PER_EPOCH, PER_EPOCH + 3])
 def test_continued_loop_sends_the_remaining_events(died, tmp_path):
     whole = Seen()
