@@ -445,6 +445,11 @@ class Checkpoints(NoCheckpoints):
         """Wait until the newest save is complete or has failed."""
         self._writer.wait()
 
+    @property
+    def saved(self) -> bool:
+        """True if the last save has succeeded, or nothing was saved."""
+        return self._writer.lost is None
+
     def check_saved(self) -> None:
         """Check that the last save of a training has succeeded. The session keeps its parameters in any case.
 

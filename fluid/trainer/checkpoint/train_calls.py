@@ -105,7 +105,9 @@ class Calls:
         """
         self._open = readers
         what_continues = "the next train() with the same reader continues there"
-        if self._checkpoints is not None:
+        if self._checkpoints is not None and not self._checkpoints.saved:
+            what_continues = f"its checkpoint was not saved, see the error before; {what_continues}"
+        elif self._checkpoints is not None:
             what_continues = (
                 f"saved as {self._checkpoints.where}; the next train() continues there, or this program when run again"
             )

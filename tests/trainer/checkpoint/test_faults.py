@@ -123,6 +123,21 @@ def test_row_04_a_second_call_keeps_finite_checkpoints(restored, tmp_path):
     assert names_in(tmp_path)[-1] != before[-1]
 
 
+def test_row_04_pause_with_a_refused_save_says_so(tmp_path, caplog):
+    mine = trainer(tmp_path)
+
+    def on_event(event):
+        if isinstance(event, fluid.EndStepEvent) and event.step == 2:
+            mine.session.scope["fc_0.b_0"] = [np.inf]
+            mine.pause()
+
+    mine.train(arrays(), event_handler=on_event)
+    assert "paused after 3 steps; its checkpoint was not saved" in caplog.text and "saved as" not in caplog.text
+    mine.session.scope["fc_0.b_0"] = [0.5]
+    mine.train(arrays())  # continues after the pause
+    assert names_in(tmp_path) == ["6"]
+
+
 def test_row_04_later_save_replaces_a_refused_one(tmp_path):
     mine = trainer(tmp_path, config={"step_interval": 1, "max_num_checkpoints": None})
 
