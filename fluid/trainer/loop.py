@@ -145,7 +145,7 @@ def train(training: Training, num_epochs: int) -> bool:
         raise
     finally:
         handlers.leave(EndTrainEvent(progress.epoch, stopped=training.stopping(), error=error))
-    return not training.losses.warned
+    return not training.losses.lost
 
 
 def _epoch(training: Training) -> EndEpochEvent:

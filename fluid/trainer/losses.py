@@ -60,7 +60,7 @@ class Losses(Policy):
       waits: records the seconds of waiting.
 
     Attributes:
-      warned: True after a warning of a non-finite loss.
+      lost: the trainings whose loss was not finite, and was warned of: {0}, or the members of a population.
 
     Example:
       >>> losses = Losses(Waits())
@@ -71,7 +71,7 @@ class Losses(Policy):
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
         self._in_flight: InFlight[tuple[Sequence[Any], int, int]] = InFlight()
-        self.warned = False
+        self.lost: set[int] = set()
 
     def add(self, losses: Sequence[Any], epoch: int, step: int) -> None:
         """Record the losses of the steps of one device call, for a later check.
@@ -118,16 +118,16 @@ class Losses(Policy):
                 self._check(loss, epoch, step)
 
     def _check(self, loss: np.ndarray, epoch: int, step: int) -> None:
-        if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
+        if loss.size == 1 and math.isfinite(loss.item()):
             return
-        if not np.isfinite(loss).all():
-            self.warned = True
-            warn(_lost(loss.reshape(-1), f"in step {step} of epoch {epoch}"))
+        losses = loss.reshape(-1)
+        if lost := [i for i in np.flatnonzero(~np.isfinite(losses)).tolist() if i not in self.lost]:
+            self.lost.update(lost)
+            warn(_lost(losses, lost, f"in step {step} of epoch {epoch}"))
 
 
-def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for a non-finite loss in `losses`, which has one loss for each parallel training."""
-    lost = np.flatnonzero(~np.isfinite(losses))
+def _lost(losses: np.ndarray, lost: Sequence[int], where: str) -> str:
+    """Return the warning for the non-finite losses at the indices `lost`; `losses` has one for each training."""
     if len(losses) > 1:
         members = ", ".join(map(str, lost))
         return (

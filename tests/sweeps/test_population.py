@@ -243,6 +243,23 @@ def test_lost_member_is_named_and_the_rest_saved(in_tmp):
     assert int(saved.session.scope.step) == 9
 
 
+def test_each_lost_member_is_named_once():
+    spoilt = iter([2, 0, 2])
+
+    def on_event(event):
+        if isinstance(event, fluid.EndEpochEvent) and event.epoch < 3:
+            weights = np.array(population.session.scope["fc_0.w_0"])
+            weights[next(spoilt)] = np.nan
+            population.session.scope["fc_0.w_0"] = weights
+
+    population = fluid.Population(line, fluid.optimizer.SGD(0.01), seeds=[1, 2, 3, 4])
+    with pytest.warns(fluid.errors.FluidWarning) as caught:
+        population.train(reader(), 5, on_event)
+    lost = [str(warning.message) for warning in caught if "the loss of member" in str(warning.message)]
+    assert [text.partition(" is ")[0][-1] for text in lost] == ["2", "0"]
+    assert "in step 0 of epoch 1" in lost[0] and "in step 0 of epoch 2" in lost[1]
+
+
 def text():
     words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
     rows = fluid.layers.embedding(words, size=[9, 3])
