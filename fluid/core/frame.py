@@ -491,6 +491,7 @@ def current_frame(caller: str) -> Frame:
             f"    def program():\n        ... fluid.{caller}(...)\n"
             f"    fluid.Trainer(program, optimizer)   # or fluid.Session(program), fluid.Inferencer(program, ...)"
             + ("" if short != "data" else "\nData for a call goes through feed={...}.")
+            + ("\nIn fluid.static: layers.dynamic_gru, layers.dynamic_lstm." if short.endswith("Cell") else "")
         )
     return frame
 
