@@ -4,6 +4,7 @@ OnlineApp controls an OnlineTrainer, and TrainerApp controls a HostedTrainer. On
 training to Prometheus.
 """
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -207,8 +208,8 @@ class OnlineApp(VerbApp):
             )  # fmt: skip
         body = await self.read_body(request)
         length = self.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
-        run = self.run_long if len(body) > protocol.LONG else run_in_thread
-        packed = await run(lambda: self._parse(kind, body, length))
+        parse = functools.partial(self._parse, kind, body, length)
+        packed = await (self.run_long(request, parse) if len(body) > protocol.LONG else run_in_thread(parse))
         # `accept` runs in a thread, because it waits for the disk; the journal, a database of rows, writes the rows of
         # several threads in one transaction.
         accepted = await run_in_thread(lambda: self._online.accept(packed, headers.get(_KEY)))

@@ -4,7 +4,7 @@ A request passes through the connection (limits), `http` (access, body), the App
 padding), the Batcher and `Runner.run`. For small models, the event loop is the bottleneck. Therefore the head and the
 body of a response are sent together, the event loop is woken once for a batch, and several requests are logged at
 once. A model that takes at most a millisecond on a CPU runs in the event loop while only one client sends requests. One
-worker thread parses large requests and writes large responses.
+thread parses large requests, and another one writes large responses, in turns.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from typing import Any, ClassVar, TypeVar
 from fluid import errors
 from fluid.runtime.prediction import continued
 from fluid.serving import http, protocol
-from fluid.serving.batching import Closed, Job, QueueFull, Values
+from fluid.serving.batching import Closed, Job, QueueFull, Values, answer_sizes
 from fluid.serving.http import AccessPolicy, EventStream, HttpRequest, Refusal, Response, json_response, server_sent
 from fluid.serving.models import Models, Version
 from fluid.serving.settings import Settings
 
 T = TypeVar("T")
 LOG = logging.getLogger("fluid.serving")
-# Size limits in bytes, of binary tensors and of JSON. Above a limit, a worker thread parses the request or writes the
-# response: this takes some milliseconds, during which the event loop could serve no other request.
-_LARGE, _LARGE_AS_JSON = 1 << 20, 1 << 15
+# Size limits in bytes, of binary tensors and of a response in JSON. Above a limit, another thread parses the request or
+# writes the response: this takes some milliseconds, during which the event loop could serve no other request.
+_LARGE, _LARGE_AS_JSON = 1 << 20, 200_000
 # A client is the only active one if no other client has sent a request for this number of seconds.
 _ALONE = 0.01
 # The time, in seconds, to wait for a result before an asyncio task begins to check whether the client disconnects. Most
@@ -212,13 +212,12 @@ class App(http.Application):
         body = await self.read_body(request)
         length = self.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
         is_long = (len(body) if length is None else length) > protocol.LONG or len(body) > _LARGE
-        inference, job = await self._run(is_long, lambda: self._parse(version, body, length, is_long))
+        inference, job = await self._run(request, is_long, lambda: self._parse(version, body, length, is_long))
         if request.headers.get("accept") == "text/event-stream":
             return await self._stream(request, find, version, inference, job)
         version, job = self._submit(request, find, version, inference, job)
-        values = await self._result(request, version, job)
-        is_long = _size(values) > (_LARGE if inference.binary else _LARGE_AS_JSON)
-        return await self._run(is_long, lambda: _inference_response(version, inference, values))
+        values = await self._result(request, version, inference, job)
+        return await self._written(request, version, inference, job, values)
 
     async def _stream(
         self,
@@ -266,23 +265,29 @@ class App(http.Application):
         """
         while not request.disconnect().done():
             version, job = self._submit(request, find, version, inference, job)
-            values = await self._result(request, version, job)
+            values = await self._result(request, version, inference, job)
             feeds = continued(job.values, values)
             if feeds is None:
                 return
-            call = functools.partial(_inference_response, version, inference, values)
-            yield server_sent((await self._run(_size(values) > _LARGE_AS_JSON, call)).body)
+            yield server_sent((await self._written(request, version, inference, job, values)).body)
             inference = replace(inference, inputs=protocol.to_tensors(feeds))
-            job = self._job(version, inference)
-        raise _gone()
+            is_long = sum(tensor.data.nbytes for tensor in inference.inputs) > _LARGE
+            job = await self._run(request, is_long, functools.partial(self._job, version, inference))
+        raise http.gone()
 
-    async def _run(self, is_long: bool, call: Callable[[], T]) -> T:
-        """Return the result of `call`; if `is_long`, the worker thread runs it, so the event loop is not blocked."""
+    async def _run(self, request: HttpRequest, is_long: bool, call: Callable[[], T]) -> T:
+        """Return the result of `call`; if `is_long`, another thread runs it, so the event loop is not blocked."""
         if not is_long:
             return call()
+        async with self._in_time(time.monotonic() + self.settings.timeout):
+            return await self.run_long(request, call)
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self, deadline: float) -> AsyncIterator[None]:
+        """Interrupt the body of an `async with` statement at its deadline, in seconds of `time.monotonic`."""
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                return await self.run_long(call)
+            async with asyncio.timeout(deadline - time.monotonic()):
+                yield
         except TimeoutError:
             raise self._too_late() from None
 
@@ -322,6 +327,8 @@ class App(http.Application):
         """
         is_alone = self._lone_client.sends(request.client)
         for _ in range(_REPLACEMENTS):
+            sizes = version.runner.answer_sizes(job)
+            self.count_answer(request, 0 if sizes is None else _size(inference, sizes))
             try:
                 if not (is_alone and version.runner.is_quick(job) and version.batcher.run_now(job)):
                     version.batcher.submit(job)
@@ -335,17 +342,32 @@ class App(http.Application):
                 version, job = newer, self._job(newer, inference)
         raise Refusal(503, f"the model {version.model!r} is not served any more")
 
-    async def _result(self, request: HttpRequest, version: Version, job: Job) -> Values:
+    async def _result(
+        self, request: HttpRequest, version: Version, inference: protocol.InferRequest, job: Job
+    ) -> Values:
         """Wait for a job and return its results; cancel the job at its deadline, or when the client disconnects."""
         try:
             if not job.future.done() and await self._is_disconnected(request, job):
-                raise _gone()
+                raise http.gone()
             if not job.future.done() or job.future.cancelled():
                 raise self._too_late()
-            return job.future.result()
+            values = job.future.result()
+            if not request.answer:  # the first request of its shape, whose results had an unknown size
+                self.count_answer(request, _size(inference, answer_sizes(values)))
+            return values
         finally:
             if not job.future.done():
                 version.batcher.cancel(job)
+
+    async def _written(
+        self, request: HttpRequest, version: Version, inference: protocol.InferRequest, job: Job, values: Values
+    ) -> Response:
+        """Return the response with the results of a job; a large response is written in turns with others."""
+        turns = _inference_response(version, inference, values)
+        if request.answer <= (_LARGE if inference.binary else _LARGE_AS_JSON):
+            return protocol.finished(turns)
+        async with self._in_time(job.deadline):
+            return await self.run_turns(request, turns)
 
     async def _is_disconnected(self, request: HttpRequest, job: Job) -> bool:
         """Wait until a job ends, at most until its deadline; return whether the client has disconnected earlier."""
@@ -417,11 +439,6 @@ class App(http.Application):
                 LOG.exception("new versions were not looked for")
 
 
-def _gone() -> Refusal:
-    """Return the error for a request whose client has disconnected; only the access log and the metrics show it."""
-    return Refusal(400, "the client went away")
-
-
 def _static_file(name: str, content_type: str) -> http.Endpoint:
     """Return an endpoint that responds with one file of the web page."""
 
@@ -444,13 +461,17 @@ def _set_all(events: Sequence[asyncio.Event]) -> None:
         event.set()
 
 
-def _size(values: Values) -> int:
-    """Return the size of a model's results in bytes, without the arrays of sequence lengths."""
-    return sum((value.data if hasattr(value, "lengths") else value).nbytes for value in values.values())
+def _size(inference: protocol.InferRequest, sizes: Mapping[str, tuple[int, int]]) -> int:
+    """Return the size of a response in bytes, from the sizes of all results as bytes and as JSON."""
+    if inference.outputs is None:
+        return sum(binary if inference.binary else text for binary, text in sizes.values())
+    # a result that nobody asks for stays in memory too
+    as_json = {output.name for output in inference.outputs if not output.binary}
+    return sum(text if name in as_json else binary for name, (binary, text) in sizes.items())
 
 
-def _inference_response(version: Version, inference: protocol.InferRequest, values: Values) -> Response:
-    """Return the HTTP response with the requested outputs, as JSON or as binary tensors as the request specifies."""
+def _inference_response(version: Version, inference: protocol.InferRequest, values: Values) -> protocol.Turns[Response]:
+    """Write the HTTP response with the requested outputs, as JSON or as binary tensors as the request specifies."""
     if inference.outputs is None:
         tensors = protocol.to_tensors(values)
         binary = frozenset([tensor.name for tensor in tensors] if inference.binary else ())
@@ -459,7 +480,7 @@ def _inference_response(version: Version, inference: protocol.InferRequest, valu
         tensors = [tensor for found in parts.values() for tensor in found]
         binary = frozenset(tensor.name for output, found in parts.items() if output.binary for tensor in found)
     response = protocol.InferResponse(version.model, version.version, tensors, inference.id, binary)
-    body, length = protocol.write_response(response)
+    body, length = yield from protocol.write_response(response)
     if length is None:
         return Response(body)
     return Response(body, content_type="application/octet-stream", headers={protocol.HEADER_LENGTH: str(length)})

@@ -23,7 +23,7 @@ from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.prediction import mixing_text
 from fluid.runtime.seeds import Draw, Seeds
-from fluid.serving.protocol import MessageTensor, ModelOutput, Signature, count_numbers
+from fluid.serving.protocol import MessageTensor, ModelOutput, Signature, count_numbers, json_size
 from fluid.serving.settings import Settings
 
 Values = dict[str, Any]
@@ -345,7 +345,8 @@ class Runner:
         self._program, self._settings = program, settings
         self._shapes = CompiledSizes(program, settings)
         self._names = _names_of(program)
-        self._keys: set[Any] = set()
+        # for each key that runs: the rows and the result sizes of its first batch; None until this batch has run
+        self._keys: dict[Any, tuple[int, dict[str, tuple[int, int]]] | None] = {}
         self._warm = 0
         self._seconds: dict[tuple[Any, int], float] = {}
         self._quick: set[tuple[Any, int]] = set()
@@ -379,8 +380,8 @@ class Runner:
             for size in sizes:
                 feeds = random_feeds(self._specs, size, rung, random)
                 key = self._key(index, feeds, size)
-                self._keys.add(key)
                 values = self._run(feeds)
+                self._keys[key] = size, answer_sizes(dict(zip(self._names, values, strict=True)))
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = replace(self.signature, outputs=self._outputs(values))
         self._warm = len(self._keys)
@@ -418,6 +419,13 @@ class Runner:
         key = self._key(rung, checked, rows)
         self._check_key(key)
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed, key)
+
+    def answer_sizes(self, job: Job) -> dict[str, tuple[int, int]] | None:
+        """Return the sizes of the results of a job, see the function `answer_sizes`; None if its shape never ran."""
+        if (found := self._keys.get(job.key)) is None:
+            return None
+        rows, sizes = found
+        return {name: (binary * job.rows // rows, text * job.rows // rows) for name, (binary, text) in sizes.items()}
 
     def encoded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Convert the raw rows of a request to feeds, by the table of the model.
@@ -495,16 +503,20 @@ class Runner:
           FeedError: the shapes are new, and other jobs have used up `max_shapes` since `job` has checked it.
         """
         self._check_key(jobs[0].key)
-        self._keys.add(jobs[0].key)
+        self._keys.setdefault(jobs[0].key, None)
         draw = self._draw(jobs[0].seed) if self._program.draws else None
         rows = sum(job.rows for job in jobs)
         size = self._shapes.padded_rows(rows)
-        if not self._padded or (len(jobs) == 1 and rows == size):
-            return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
-        values = self._run(joined([job.values for job in jobs], size), draw)
+        alone = not self._padded or (len(jobs) == 1 and rows == size)
+        found = self._run(jobs[0].values if alone else joined([job.values for job in jobs], size), draw)
+        values = dict(zip(self._names, found, strict=True))
+        if self._keys[jobs[0].key] is None:
+            self._keys[jobs[0].key] = rows if alone else size, answer_sizes(values)
+        if alone:
+            return [values]
         ends = itertools.accumulate(job.rows for job in jobs)
         return [
-            {name: rows_of(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
+            {name: rows_of(value, end - job.rows, end) for name, value in values.items()}
             for job, end in zip(jobs, ends, strict=True)
         ]
 
@@ -569,6 +581,20 @@ class Runner:
             shape = (*array.shape[:1], *array.shape[1 + level :])
             found.append(ModelOutput(name, shape, str(np.dtype(value.dtype)), level))
         return found
+
+
+def answer_sizes(values: Values) -> dict[str, tuple[int, int]]:
+    """Return the sizes of results by name: the bytes of their numbers, and the maximum bytes of these in JSON.
+
+    Example:
+      >>> answer_sizes({"y": np.ones((2, 3), "float32")})
+      {'y': (24, 150)}
+    """
+    leaves = {name: jax.tree.leaves(value) for name, value in values.items()}
+    return {
+        name: (sum(a.nbytes for a in arrays), sum(a.size * json_size(a.dtype) for a in arrays))
+        for name, arrays in leaves.items()
+    }
 
 
 def _count(value: Any) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from fluid import errors
-from fluid.serving.protocol import HEADER_LENGTH
+from fluid.serving.protocol import HEADER_LENGTH, Turns
 from fluid.serving.settings import Settings
 
 T = TypeVar("T")
@@ -114,6 +114,7 @@ class HttpRequest:
       version: the version of the model that responds.
       infers: True for an inference request.
       status: the HTTP status of the response; 0 if there is no response yet, or a stream that has not ended.
+      answer: the counted size of the response in bytes, from before it is computed until it is sent.
       sent: the number of bytes in the body of the response.
       seconds: the time, in seconds, from the head of the request to the end of its response.
     """
@@ -126,7 +127,7 @@ class HttpRequest:
             name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])
         }
         self.receive = receive
-        self.received = 0
+        self.received = self.answer = 0
         self.model = self.version = ""
         self.infers = False
         self._raw_path: str = scope["path"]
@@ -263,7 +264,7 @@ def _without_port(host: str) -> str:
 
 
 class PendingBytes:
-    """A counter of the bytes that clients occupy in memory: requests, and responses that are not read yet.
+    """A counter of the bytes that clients occupy in memory, with requests or with responses.
 
     Args:
       limit: the maximum number of bytes of all clients together.
@@ -345,6 +346,7 @@ class Application(abc.ABC):
 
     Attributes:
       pending: a counter of the bytes of requests in memory, and of responses that clients have not read.
+      answers: a counter of the bytes of responses that are computed, written or sent.
       failure: the error because of which this application will never be ready, or None.
       started: True after `startup` has run.
       draining: True after the shutdown of the server has begun.
@@ -363,11 +365,14 @@ class Application(abc.ABC):
     def __init__(self, settings: Settings, access: AccessPolicy, metrics: Metrics):
         self.settings, self.access, self.metrics = settings, access, metrics
         self.pending = PendingBytes(settings.max_pending)
+        self.answers = PendingBytes(settings.max_answers)
         self.failure: Exception | None = None
         self.started = self.draining = False
         self._unlogged: list[HttpRequest] = []
-        # One thread runs long calls one after the other: several at once would leave no time to the event loop.
-        self._worker = ThreadPoolExecutor(1, "fluid-worker")
+        # One thread parses large requests, and one writes large responses: more threads at once would leave no time to
+        # the event loop.
+        self._reader = ThreadPoolExecutor(1, "fluid-reader")
+        self._writer = ThreadPoolExecutor(1, "fluid-writer")
 
     @property
     @abc.abstractmethod
@@ -388,7 +393,8 @@ class Application(abc.ABC):
 
     async def shutdown(self) -> None:
         """Stop this application. The server calls this method when all responses are sent."""
-        self._worker.shutdown(wait=False)
+        self._reader.shutdown(wait=False)
+        self._writer.shutdown(wait=False)
         self._log_all()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -401,6 +407,7 @@ class Application(abc.ABC):
                 response = await self._respond(request)
                 await response.send(send, request)
             finally:
+                self.answers.remove(request.answer)
                 request.end()
                 self._log_soon(request)
 
@@ -521,9 +528,50 @@ class Application(abc.ABC):
             raise Refusal(413, f"a request may have {self.settings.max_json} bytes of JSON; send binary tensors")
         return length
 
-    async def run_long(self, call: Callable[[], T]) -> T:
-        """Run `call` in the worker thread, which runs one call after the other, and return its result."""
-        return await run_in_thread(call, self._worker)
+    def count_answer(self, request: HttpRequest, size: int) -> None:
+        """Count the response to a request with `size` bytes, instead of its earlier size, until the response is sent.
+
+        Raises:
+          Refusal: 413 for a response above the limit, 503 if all responses together are above the limit.
+        """
+        self.answers.remove(request.answer)
+        request.answer = 0
+        if size > self.settings.max_answers:
+            raise Refusal(
+                413, f"found an answer of up to {size} bytes, expected at most {self.settings.max_answers}; send the "
+                f"rows in several requests, ask for fewer outputs, or for binary tensors"
+            )  # fmt: skip
+        request.answer = size
+        self.answers.add(size)
+
+    async def run_long(self, request: HttpRequest, call: Callable[[], T]) -> T:
+        """Run `call` in the thread that parses requests one after the other, and return its result.
+
+        Raises:
+          Refusal: 400 when the client disconnects before its turn.
+        """
+        disconnect = request.disconnect()
+
+        def turn() -> T:
+            if disconnect.done():
+                raise gone()
+            return call()
+
+        return await run_in_thread(turn, self._reader)
+
+    async def run_turns(self, request: HttpRequest, turns: Turns[T]) -> T:
+        """Run the turns of a generator in the thread that writes responses, and return the result of the generator.
+
+        Before each turn, every other response gets one. A response therefore waits only as long as its size requires.
+
+        Raises:
+          Refusal: 400 when the client disconnects.
+        """
+        while not request.disconnect().done():
+            ended, value = await run_in_thread(lambda: _turn(turns), self._writer)
+            if ended:
+                return value
+        raise gone()
 
     async def read_metrics(self, request: HttpRequest) -> Response:
         """Return a response with all metrics in the text format of Prometheus."""
@@ -538,6 +586,19 @@ class Application(abc.ABC):
     async def is_ready(self, request: HttpRequest) -> Response:
         """Return a response with status 200 if the application is ready, else 503."""
         return json_response({"ready": self.ready}, 200 if self.ready else 503)
+
+
+def _turn(turns: Turns[T]) -> tuple[bool, Any]:
+    """Run one turn of a generator; return whether it was the last one, and the result of the generator."""
+    try:
+        return False, next(turns)
+    except StopIteration as end:
+        return True, end.value
+
+
+def gone() -> Refusal:
+    """Return the error for a request whose client has disconnected; only the access log and the metrics show it."""
+    return Refusal(400, "the client went away")
 
 
 async def run_in_thread(call: Callable[[], T], executor: Executor | None = None) -> T:

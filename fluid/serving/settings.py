@@ -34,6 +34,9 @@ class Settings:
         they are parsed.
       max_pending: the maximum size, in bytes, of all requests in memory and of all responses that clients have not
         read. Above the limit, requests get status 503, and connections with unread responses are closed.
+      max_answers: the maximum size, in bytes, of all responses that are computed or written, as they are sent; a number
+        in JSON counts with its longest text, 25 bytes for FP32. It is known before a response is computed. Above the
+        limit, requests get status 503, and a single response above the limit gets status 413.
       max_header: the maximum size of the head of a request, in bytes; also of its trailers, and of a chunk frame.
         The head and the trailers have at most 100 headers together.
       max_inputs: the maximum number of input tensors of a request.
@@ -62,6 +65,7 @@ class Settings:
     max_body: int = 64 * MEGABYTE
     max_json: int = 16 * MEGABYTE
     max_pending: int = 256 * MEGABYTE
+    max_answers: int = 512 * MEGABYTE
     max_header: int = 32 << 10
     max_inputs: int = 64
     max_connections: int = 1024

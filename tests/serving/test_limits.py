@@ -32,6 +32,7 @@ from fluid import errors
 from fluid.__main__ import main
 from fluid.serving import connection as limited
 from fluid.serving import protocol
+from fluid.serving.batching import answer_sizes
 from fluid.serving.connection import BufferedTransport
 from fluid.serving.http import PendingBytes
 from fluid.serving.server import _accept_backlog, _most_connections
@@ -419,7 +420,7 @@ def test_writing_a_large_answer_yields_to_other_threads():
     response = protocol.InferResponse(
         "m", "1", [protocol.MessageTensor("y", np.linspace(0, 1, MANY // 2, dtype="float32"))]
     )
-    pause, whole = longest_pause(lambda: protocol.write_response(response))
+    pause, whole = longest_pause(lambda: protocol.finished(protocol.write_response(response)))
     assert pause < whole / 2
 
 
@@ -469,6 +470,91 @@ def test_a_large_answer_is_exact_in_json(wide):
         connection.sendall(wide_request(1))
         status, body = read_answer(connection)
         assert status == 200 and json.loads(body)["outputs"][0]["data"] == [1.5] * WIDE
+
+
+def test_row_66_the_counted_size_of_an_answer_is_enough():
+    kinds = [np.finfo(d) for d in ("float16", "float32", "float64")] + [np.iinfo(d) for d in ("int8", "uint8", "int64")]
+    for kind in kinds:
+        extremes = [
+            kind.min,
+            kind.max,
+            *([kind.tiny, -kind.tiny, kind.smallest_subnormal] if kind.dtype.kind == "f" else ()),
+        ]
+        values = {"y": np.array(extremes * 50, kind.dtype), "b": np.zeros(9, bool), "inf": np.full(9, -np.inf)}
+        tensors = [protocol.MessageTensor(name, value) for name, value in values.items()]
+        for binary, index in ((frozenset(), 1), (frozenset(values), 0)):
+            body, _ = protocol.finished(
+                protocol.write_response(protocol.InferResponse("m", "1", tensors, None, binary))
+            )
+            counted = sum(size[index] for size in answer_sizes(values).values())
+            assert counted - 200 < len(body) < counted + 400 if binary else len(body) < counted + 400
+
+
+def test_row_66_answers_are_counted_before_they_are_computed(wide, monkeypatch):
+    with fluid.serve({"wide": wide}, port=0, max_batch=8, max_answers=9 * WIDE * 4) as server:
+        held = Held(server, "wide", monkeypatch)
+        with connected(server) as first:
+            first.sendall(wide_request(5, binary_data_output=True))
+            held.running.wait()
+            with connected(server) as second:
+                second.sendall(wide_request(4, binary_data_output=True))
+                until(lambda: server.app.answers.size == 9 * WIDE * 4)
+                with connected(server) as third:
+                    third.sendall(wide_request(1, binary_data_output=True))
+                    head = third.recv(4096)
+                    assert b" 503 " in head.splitlines()[0] and b"retry-after: 1" in head
+            until(lambda: server.app.answers.size == 5 * WIDE * 4)  # the second client went away
+            held.release()
+            assert read_answer(first)[0] == 200
+        until(lambda: server.app.answers.size == 0)
+        for rows, binary, status in ((8, True, 200), (1, True, 200), (2, False, 413), (1, False, 200)):
+            with connected(server) as connection:
+                connection.sendall(wide_request(rows, binary_data_output=binary))
+                found, body = read_answer(connection)
+                assert found == status and (status == 200 or b"expected at most 7200000" in body), body[:200]
+        until(lambda: server.app.answers.size == 0)
+
+
+def test_row_66_answers_of_new_shapes_are_counted_too():
+    def program():
+        x = fluid.layers.data("x", shape=[-1, -1], append_batch_size=False)
+        return {"y": fluid.layers.expand(x, [1, 1000])}
+
+    with fluid.serve({"any": fluid.Inferencer(program, params={})}, port=0, max_answers=1 << 19) as server:
+        for columns, status in ((2, 200), (30, 413), (30, 413), (2, 200)):
+            tensor = {"name": "x", "shape": [1, columns], "datatype": "FP32", "data": [0.5] * columns}
+            assert ask(server, "/v2/models/any/infer", {"inputs": [tensor]})[0] == status
+        until(lambda: server.app.answers.size == 0)
+
+
+def test_row_66_a_large_answer_gives_up_its_turn(server, monkeypatch):
+    """Write two long responses, whose turns are run by hand: they alternate, and a client that left ends its own."""
+
+    class Request:
+        def __init__(self):
+            self.left = asyncio.get_running_loop().create_future()
+
+        def disconnect(self):
+            return self.left
+
+    order = []
+
+    def turns(name, count, left=None):
+        for number in range(count):
+            order.append(name)
+            if number == 1 and left is not None:
+                left.get_loop().call_soon_threadsafe(left.set_result, None)
+            yield
+        return name
+
+    async def both():
+        long, short, left = Request(), Request(), Request()
+        calls = [(long, turns("long", 50)), (short, turns("short", 2)), (left, turns("left", 10**9, left.left))]
+        return await asyncio.gather(*(server.app.run_turns(*call) for call in calls), return_exceptions=True)
+
+    *names, error = asyncio.run(both())
+    assert names == ["long", "short"] and error.status == 400
+    assert order[:6] == ["long", "short", "left"] * 2 and order.count("long") == 50
 
 
 def test_too_many_numbers_are_refused_before_conversion(server):

@@ -5,8 +5,10 @@ from fluid.serving.protocol.messages import (
     LONG,
     InferRequest,
     InferResponse,
+    Turns,
     Wanted,
     check_lists,
+    finished,
     read_json,
     read_request,
     read_response,
@@ -14,7 +16,7 @@ from fluid.serving.protocol.messages import (
     write_response,
 )
 from fluid.serving.protocol.signature import ModelOutput, Signature, from_tensors, padded_as_before, to_tensors
-from fluid.serving.protocol.tensors import MessageTensor, count_numbers
+from fluid.serving.protocol.tensors import MessageTensor, count_numbers, json_size
 
 __all__ = [
     "HEADER_LENGTH",
@@ -24,10 +26,13 @@ __all__ = [
     "ModelOutput",
     "Signature",
     "MessageTensor",
+    "Turns",
     "Wanted",
     "check_lists",
     "count_numbers",
+    "finished",
     "from_tensors",
+    "json_size",
     "padded_as_before",
     "read_json",
     "read_request",

@@ -4,9 +4,9 @@ import collections
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from fluid import errors
 from fluid.serving.protocol import tensors
 from fluid.serving.protocol.tensors import MessageTensor, short
 
+T = TypeVar("T")
+Turns = Generator[None, None, T]
+"""Work that takes long: each `yield` ends a turn of a few milliseconds, and the generator returns the result."""
 HEADER_LENGTH = "inference-header-content-length"
 
 
@@ -173,7 +176,7 @@ def write_request(request: InferRequest) -> tuple[bytes, int]:
         header["id"] = request.id
     if request.outputs is not None:
         header["outputs"] = [{"name": o.name, "parameters": {"binary_data": o.binary}} for o in request.outputs]
-    return _joined(header, "inputs", request.inputs, {t.name for t in request.inputs})
+    return finished(_joined(header, "inputs", request.inputs, {t.name for t in request.inputs}))
 
 
 def read_response(body: bytes, header_length: int | None = None) -> InferResponse:
@@ -191,8 +194,15 @@ def read_response(body: bytes, header_length: int | None = None) -> InferRespons
     return InferResponse(name, version, _read_tensors(_described(outputs), rest), found.get("id"))
 
 
-def write_response(response: InferResponse) -> tuple[bytes, int | None]:
-    """Return the body of a response, and the number of bytes of JSON at its start; None if the whole body is JSON."""
+def write_response(response: InferResponse) -> Turns[tuple[bytes, int | None]]:
+    """Write the body of a response, in turns of a few milliseconds, between which others can write.
+
+    The generator returns the body, and the number of bytes of JSON at its start; None if the whole body is JSON.
+
+    Example:
+      >>> finished(write_response(InferResponse("m", "1", [MessageTensor("y", np.ones(2))])))[0][-13:]
+      b'[1.0,1.0]}]}'
+    """
     if response.id is None and response.binary.issuperset(names := [tensor.name for tensor in response.outputs]):
         arrays = [np.asarray(tensor.data) for tensor in response.outputs]
         described = tuple([(name, a.dtype, a.shape) for name, a in zip(names, arrays, strict=True)])
@@ -201,12 +211,21 @@ def write_response(response: InferResponse) -> tuple[bytes, int | None]:
     header: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id is not None:
         header["id"] = response.id
-    body, length = _joined(header, "outputs", response.outputs, response.binary)
+    body, length = yield from _joined(header, "outputs", response.outputs, response.binary)
     return body, length if response.binary else None
 
 
-def _joined(header: dict[str, Any], key: str, values: Sequence[MessageTensor], binary: Any) -> tuple[bytes, int]:
-    """Return the bytes of a message, and the number of bytes of JSON at its start.
+def finished(turns: Turns[T]) -> T:
+    """Run all turns of a generator one after the other, and return its result."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value
+
+
+def _joined(header: dict[str, Any], key: str, values: Sequence[MessageTensor], binary: Any) -> Turns[tuple[bytes, int]]:
+    """Write the bytes of a message in turns; return them, and the number of bytes of JSON at their start.
 
     Args:
       header: the members of the JSON object except the tensors.
@@ -214,22 +233,22 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[MessageTensor], b
       values: the tensors.
       binary: the names of the tensors whose numbers follow the JSON as bytes.
     """
-    described, chunks = [], []
-    for tensor in values:
+    text, chunks = [f'{_ENCODER.encode(header)[:-1]},"{key}":['.encode()], []
+    for number, tensor in enumerate(values):
         array = np.asarray(tensor.data)
         found = _tensor_header(tensor.name, array.dtype, array.shape)
+        text.append(b"," if number else b"")
         if tensor.name in binary:
             chunks.append(tensors.to_bytes(array))
-            described.append(_ENCODER.encode(found | {"parameters": {"binary_data_size": len(chunks[-1])}}))
-        else:
-            described.append(f'{_ENCODER.encode(found)[:-1]},"data":[{_numbers(array)}]}}')
-    text = f'{_ENCODER.encode(header)[:-1]},"{key}":[{",".join(described)}]}}'.encode()
-    return b"".join([text, *chunks]), len(text)
-
-
-def _numbers(array: np.ndarray) -> str:
-    """Return the numbers of an array as text: JSON numbers separated by commas, without brackets."""
-    return ",".join(_ENCODER.encode(piece)[1:-1] for piece in tensors.to_json(array))
+            text.append(_ENCODER.encode(found | {"parameters": {"binary_data_size": len(chunks[-1])}}).encode())
+            continue
+        text.append(f'{_ENCODER.encode(found)[:-1]},"data":['.encode())
+        for place, piece in enumerate(tensors.to_json(array)):
+            text.append((b"," if place else b"") + _ENCODER.encode(piece)[1:-1].encode())
+            yield
+        text.append(b"]}")
+    text.append(b"]}")
+    return b"".join([*text, *chunks]), sum(map(len, text))
 
 
 def _tensor_header(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str, Any]:

@@ -235,6 +235,20 @@ def to_json(array: np.ndarray) -> Iterator[list[Any]]:
         yield piece if finite else [v if math.isfinite(v) else _NOT_FINITE.get(v, "NaN") for v in piece]
 
 
+def json_size(dtype: np.dtype) -> int:
+    """Return the maximum number of bytes of a number in JSON, with a comma.
+
+    Example:
+      >>> json_size(np.dtype("int8")), json_size(np.dtype("float32"))
+      (5, 25)
+    """
+    if dtype.kind == "b":
+        return len("false,")
+    if dtype.kind in "iu":
+        return max(len(str(limit)) for limit in (np.iinfo(dtype).min, np.iinfo(dtype).max)) + 1
+    return len(repr(-sys.float_info.min)) + 1  # also numbers of fewer bits are written as float64
+
+
 def to_bytes(array: np.ndarray) -> bytes:
     """Return the numbers of an array as bytes, little-endian and in row-major order."""
     order = array.dtype.byteorder

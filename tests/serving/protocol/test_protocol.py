@@ -35,7 +35,7 @@ def test_requests_survive_a_round_trip(values, binary):
 def test_answers_survive_a_round_trip(array, binary):
     names = frozenset({"y"} if binary else ())
     response = protocol.InferResponse("m", "3", [protocol.MessageTensor("y", array)], None, names)
-    body, length = protocol.write_response(response)
+    body, length = protocol.finished(protocol.write_response(response))
     assert (length is not None) == binary
     finite = array.dtype.kind != "f" or np.isfinite(array).all()
     if not binary and not finite:
@@ -217,7 +217,7 @@ def test_binary_answers_survive_a_round_trip(kinds):
     for again in (False, True):
         binary = frozenset(tensor.name for tensor in outputs)
         answer = protocol.InferResponse("model", "7", outputs, binary=binary)
-        body, length = protocol.write_response(answer)
+        body, length = protocol.finished(protocol.write_response(answer))
         assert (length is None) == (not outputs), again
         found = protocol.read_response(body, length)
         assert (found.model, found.version, found.id) == ("model", "7", None)

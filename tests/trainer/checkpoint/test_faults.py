@@ -723,6 +723,9 @@ def test_security_table_names_existing_settings_and_tests():
     }
     numbers = re.findall(r"`(\w+)` = ([0-9]+)", page)
     assert len(numbers) > 10 and all(known[name] == float(number) for name, number in numbers)
+    assert {name for name, value in vars(Settings).items() if name.startswith("max_") and type(value) is int} <= {
+        name for name, _ in numbers
+    }
     rows = re.findall(r"^\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|$", page, re.MULTILINE)[2:]
     for *_, limits, tests in rows:
         assert set(re.findall("`([a-z_]+)`", limits)) <= known.keys()
