@@ -135,15 +135,17 @@ class Held:
 
     Attributes:
       running: an event that is set while a batch runs.
+      batches: the jobs of each batch so far.
     """
 
     def __init__(self, server, model, monkeypatch):
-        self.running = threading.Event()
+        self.running, self.batches = threading.Event(), []
         self._go_on = threading.Event()
         runner = server.app.models.find(model).runner
         run = runner.run
 
         def held(jobs):
+            self.batches.append(jobs)
             self.running.set()
             self._go_on.wait()
             return run(jobs)

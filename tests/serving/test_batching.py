@@ -1,13 +1,20 @@
 """The request queue of a model: batching, waiting, and refusing requests."""
 
 import concurrent.futures
+import contextlib
+import itertools
+import select
 import threading
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from serving.running_server import IMAGES, Held, connected, digits, params_of, post, raw, read_answer, sentiment
 
+import fluid
+from fluid.serving import protocol
 from fluid.serving.batching import Batcher, Closed, Job, QueueFull
 
 
@@ -210,3 +217,55 @@ def test_choose_leaves_rows_for_the_next_batch():
     jobs = [a_job(1, rows=3), a_job(2, rows=2), a_job(3, shape="b"), a_job(4, shape=None)]
     assert queued(jobs, max_rows=8, choose=choose) == [[1], [2], [3], [4]]
     assert asked[1:] == [("a", 5), ("a", 2), ("b", 1)]
+
+
+def written(name, *tensors):
+    """Return the bytes of a request with binary tensors, whose answer is JSON."""
+    body, length = protocol.write_request(
+        protocol.InferRequest([protocol.MessageTensor(*tensor) for tensor in tensors])
+    )
+    return post(f"/v2/models/{name}/infer", body, f"Inference-Header-Content-Length: {length}")
+
+
+def ids(rows, steps, word):
+    lengths = np.full(rows, steps, np.int32)
+    return ("words", np.full((rows, steps), word, np.int64)), ("words.lengths", lengths)
+
+
+MINE = {"digits": [("image", IMAGES[:1])], "sentiment": ids(1, 3, 2)}
+OTHERS = [
+    *(("digits", [("image", np.full((3, 1, 8, 8), x, "float32"))]) for x in (np.inf, -np.inf, np.nan, 3e38, 1e-45)),
+    *(
+        ("sentiment", ids(3, steps, word))
+        for steps, word in ((16, 9), (17, 9), (4, 9), (0, 0), (3, 2**31), (3, -(2**63)))
+    ),
+]
+
+
+def test_row_66_another_client_changes_no_bit_of_an_answer(monkeypatch):
+    """Let two requests wait for a busy model, so that they share its next batch if anything lets them."""
+    models = {f.__name__: fluid.Inferencer(f, params=params_of(f)) for f in (digits, sentiment)}
+    with fluid.serve(models, port=0, max_batch=4, batch_sizes=(4,), buckets=(4, 16)) as server:
+        alone = {name: raw(server, written(name, *tensors)) for name, tensors in MINE.items()}
+        shared = 0
+        for (name, other), first in itertools.product(OTHERS, (True, False)):
+            version = server.app.models.find(name)
+            with contextlib.ExitStack() as stack, monkeypatch.context() as patch:
+                held = Held(server, name, patch)
+                mine, theirs, busy = [stack.enter_context(connected(server)) for _ in range(3)]
+                busy.sendall(written(name, *MINE[name]))
+                held.running.wait()
+                request = {mine: written(name, *MINE[name]), theirs: written(name, *other)}
+                refused = 0
+                for count, one in enumerate([theirs, mine] if first else [mine, theirs], 1):
+                    one.sendall(request[one])
+                    while version.batcher.waiting + refused < count:
+                        if one is theirs and select.select([one], [], [], 0)[0]:
+                            refused = 1
+                batches = held.batches
+                held.release()
+                assert read_answer(mine) == alone[name], (name, other)
+                assert refused == (read_answer(theirs)[0] == 400)
+                assert read_answer(busy) == alone[name]
+                shared += max(map(len, batches)) == 2
+        assert shared == 2 * 7  # longer sequences run in a batch of their own, and impossible ids are refused
