@@ -74,7 +74,7 @@ class InferenceMetrics(http.Metrics):
             "fluid_batch_rows", "Rows of the batches that ran.", labels, buckets=_ROWS, registry=self.registry
         )
         # Metrics with labels are cached, because finding a metric by its labels takes as long as counting a request.
-        self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
+        self._cache: dict[tuple[Any, ...], Any] = {}
 
     def count(self, request: HttpRequest) -> None:
         """Count an inference request; unknown models have an empty name, so that clients cannot add metric labels."""
@@ -85,6 +85,21 @@ class InferenceMetrics(http.Metrics):
     def count_batch(self, model: str, version: str, rows: int) -> None:
         """Record the number of rows of a batch that runs, in a histogram."""
         self._labelled(self._rows, model, version).observe(rows)
+
+    def text(self) -> tuple[bytes, str]:
+        """Return all metrics in the text format of Prometheus; forget metrics of versions that are no longer served."""
+        served = {(version.model, version.version) for version in self._versions()} | {("", "")}
+        for metric, *values in list(self._cache):
+            if tuple(values[:2]) not in served:
+                metric.remove(*values)
+                del self._cache[metric, *values]
+        return super().text()
+
+    def _labelled(self, metric: Any, *values: str) -> Any:
+        """Return the metric with the values of its labels: the model, its version and others."""
+        if (found := self._cache.get((metric, *values))) is None:
+            found = self._cache[metric, *values] = metric.labels(*values)
+        return found
 
     def collect(self) -> Iterable[Any]:
         """Return two gauges with a value for each model: the number of waiting requests, and of compilations."""

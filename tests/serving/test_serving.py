@@ -23,6 +23,7 @@ from serving.running_server import (
     nested,
     params_of,
     post,
+    raw,
     read_answer,
     save,
     sentiment,
@@ -542,6 +543,21 @@ def test_metrics_and_the_log(files, caplog):
     assert [line["status"] for line in lines] == [200, 200, 200, 400, 404, 200]
     assert lines[0]["model"] == "digits" and lines[0]["path"] == DIGITS and lines[0]["ms"] > 0
     assert lines[4]["path"] == "/v2/models/a\nb/infer"
+
+
+def test_metrics_forget_versions_that_are_gone(tmp_path):
+    save(tmp_path / "digits/1/model.fluid", digits)
+    with fluid.serve(tmp_path / "digits", port=0, max_batch=1) as server:
+        for version in ("1", "2"):
+            assert ask(server, DIGITS, image_request())[0] == 200
+            assert ask(server, "/v2/models/none/infer", {})[0] == 404
+            text = raw(server, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")[1].decode()
+            assert {line.partition('version="')[2][0] for line in text.splitlines() if 'version="' in line} == {
+                version, '"',
+            }  # fmt: skip
+            if version == "1":
+                save(tmp_path / "digits/2/model.fluid", digits)
+                assert server.app.models.reload()
 
 
 def test_the_server_returns_its_page(server):
