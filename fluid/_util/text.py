@@ -44,6 +44,12 @@ def shape_text(dtype: str, shape: Sequence[int | str | None]) -> str:
     return f"{dtype}[{', '.join('batch' if d is None else str(d) for d in shape)}]"
 
 
+def short(value: Any) -> str:
+    """Return the `repr` of a value on one line, cut to 60 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def described(value: Any, depth: int = 3) -> str:
     """Return a text that describes an object and its settings; the text is equal in every process.
 

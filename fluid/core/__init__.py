@@ -33,7 +33,7 @@ from fluid.core.axes import (
 from fluid.core.closures import with_fixed_closure
 from fluid.core.discovery import Shapes
 from fluid.core.explain import shape_text
-from fluid.core.fed_numbers import NotNumbers, first_unreadable, numbers_of
+from fluid.core.fed_numbers import NotNumbers, first_bad, numbers_of, unmasked
 from fluid.core.frame import (
     CALLED_AT,
     TEST,
@@ -115,8 +115,9 @@ from fluid.core.variables import (
 
 __all__ = [
     "NotNumbers",
-    "first_unreadable",
+    "first_bad",
     "numbers_of",
+    "unmasked",
     "CALLED_AT",
     "DATA",
     "FSDP",

@@ -3,16 +3,22 @@
 NumPy drops the masks of `numpy.ma`: a number under a mask becomes a number like any other.
 """
 
+import contextlib
+import datetime
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util.text import short
 
 _LISTS = (list, tuple)
 _LIST: set[type] = {list}
 _ARRAY: set[type] = {np.ndarray}
+_NUMBERS = frozenset([int, float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_])
 
 
 class NotNumbers(errors.ArgumentTypeError):
@@ -20,12 +26,40 @@ class NotNumbers(errors.ArgumentTypeError):
 
 
 def numbers_of(value: Any, dtype: Any = None, what: str = "data") -> np.ndarray:
-    """Convert what a user feeds to an array.
+    """Convert fed data to an array of numbers.
 
     Args:
-      value: an array, or nested lists of numbers and arrays.
+      value: an array, or nested lists of numbers and arrays. An array of Python objects is read as a list of them.
       dtype: the dtype of the array; by default NumPy chooses the dtype.
       what: a name of the value, for the message.
+
+    Returns:
+      An array of numbers; an array of Python objects for whole numbers beyond the range of floating-point numbers.
+
+    Raises:
+      NotNumbers: there is a value that is no number, such as None, text or a date; or see `unmasked`.
+      ValueError: lists of the same level differ in length.
+
+    Example:
+      >>> numbers_of(np.array([1, 2.5], dtype=object)), numbers_of([np.array([1, True], dtype=object), [3, 4]]).dtype
+      (array([1. , 2.5]), dtype('int64'))
+    """
+    array = unmasked(value, dtype, what)
+    if array.dtype.kind in "biufc":
+        return array
+    if array.dtype == object:
+        listed = array.tolist()
+        array = unmasked(listed, None, what)
+        if array.dtype == object and first_bad(listed) is None:
+            with contextlib.suppress(OverflowError):
+                array = np.asarray(listed, np.float64)  # whole numbers beyond 64 bits
+    if not _is_number(array.dtype) and (bad := first_bad(value)):
+        raise _not_numbers(bad, what)
+    return array
+
+
+def unmasked(value: Any, dtype: Any = None, what: str = "data") -> np.ndarray:
+    """Convert data of any dtype, which may be text or objects, to an array; arguments as for `numbers_of`.
 
     Raises:
       NotNumbers: a number is under a mask of `numpy.ma`, wherever it is; or there is a sparse matrix, or a tensor that
@@ -33,41 +67,72 @@ def numbers_of(value: Any, dtype: Any = None, what: str = "data") -> np.ndarray:
       ValueError: lists of the same level differ in length.
 
     Example:
-      >>> numbers_of([np.ma.array([1, 2]), [3, 4]]).tolist()
+      >>> unmasked([np.ma.array([1, 2]), [3, 4]]).tolist()
       [[1, 2], [3, 4]]
     """
     if type(value) is np.ndarray:
-        return np.asarray(value, dtype)
+        return value if dtype is None else np.asarray(value, dtype)
     try:
         array = np.asarray(value, dtype)
     except Exception as error:  # besides ValueError: MaskError for an int, RuntimeError and TypeError for tensors
-        raise _not_numbers(value, what) or error from None
-    if _may_hide(value, array) and (refused := _not_numbers(value, what)):
-        raise refused
+        bad = first_bad(value, numbers=False)
+        raise _not_numbers(bad, what) if bad else error from None
+    if _may_hide(value, array) and (bad := first_bad(value, numbers=False)):
+        raise _not_numbers(bad, what)
     return array
 
 
-def first_unreadable(value: Any) -> tuple[list[int], str, str] | None:
-    """Return the first part of a value that NumPy cannot read rightly: its index, a description, and the fix.
+def first_bad(value: Any, numbers: bool = True, within: Sequence[Any] = ()) -> tuple[list[int], str, str] | None:
+    """Return the index of the first value in nested lists that is no number, a description of it, and the fix.
+
+    Args:
+      value: an array, or nested lists of numbers and arrays.
+      numbers: False to find only values that NumPy cannot read rightly: masked numbers, sparse matrices and tensors.
+      within: the lists and arrays that hold `value`, outermost first.
 
     Example:
-      >>> first_unreadable([[1, 2], np.ma.array([3, 4], mask=[False, True])])[:2]
+      >>> first_bad([[1, 2], np.ma.array([3, 4], mask=[False, True])])[:2]
       ([1, 1], 'a masked number (numpy.ma)')
+      >>> first_bad([[1, 2], [3, None]])
+      ([1, 1], '[3, None] (list) with None (NoneType)', 'Give numbers')
     """
     if isinstance(value, np.ma.MaskedArray):
         # the mask of a structured array has a bool for each field
         mask = np.frombuffer(np.ma.getmaskarray(value).tobytes(), np.bool_)
-        if not mask.any():
-            return None
-        at = np.unravel_index(mask.argmax() * value.size // mask.size, value.shape)
-        return [int(i) for i in at], "a masked number (numpy.ma)", _FILL
+        if mask.any():
+            at = np.unravel_index(mask.argmax() * value.size // mask.size, value.shape)
+            return [int(i) for i in at], "a masked number (numpy.ma)", _FILL
     if unreadable := _unreadable(value):
         return [], *unreadable
-    if isinstance(value, _LISTS) or (isinstance(value, np.ndarray) and value.dtype == object and value.ndim):
+    if not isinstance(value, _LISTS):
+        value = np.asarray(value)
+        if _is_number(value.dtype) or not (numbers or value.dtype == object):
+            return None
+        if not value.ndim:
+            return ([], *_described(value, within)) if numbers and not isinstance(value.item(), int) else None
+    if not _NUMBERS.issuperset(map(type, value)):
         for index, item in enumerate(value):
-            if found := first_unreadable(item):
-                return [index, *found[0]], *found[1:]
+            if bad := first_bad(item, numbers, (*within, value)):
+                return [index, *bad[0]], *bad[1:]
     return None
+
+
+def _is_number(dtype: np.dtype) -> bool:
+    return dtype.kind in "biufc" or jnp.issubdtype(dtype, np.number)
+
+
+def _described(leaf: np.ndarray, within: Sequence[Any]) -> tuple[str, str]:
+    """Return a description of a value that is no number, a 0-d array, and the fix."""
+    value = leaf[()]
+    value, fix = value.item() if isinstance(value, np.str_ | np.bytes_) else value, "Give numbers"
+    if isinstance(value, str | bytes):
+        fix += "; turn words into ids first, for example {word: id}[word]"
+    elif isinstance(value, datetime.date | datetime.timedelta | np.datetime64 | np.timedelta64):
+        fix += "; a date becomes a number as (date - first_date).days"
+    elif hasattr(value, "__float__"):
+        fix += ": float(value)"
+    shown = [f"{short(each)} ({type(each).__name__})" for each in (*within[1:][-1:], value)]
+    return " with ".join(shown) if within else f"{leaf.dtype} data", fix
 
 
 _FILL = (
@@ -91,10 +156,8 @@ def _unreadable(value: Any) -> tuple[str, str] | None:
     return None
 
 
-def _not_numbers(value: Any, what: str) -> NotNumbers | None:
-    if (first := first_unreadable(value)) is None:
-        return None
-    index, found, fix = first
+def _not_numbers(bad: tuple[list[int], str, str], what: str) -> NotNumbers:
+    index, found, fix = bad
     return NotNumbers(f"{what}: found {found}{f' at {index}' if index else ''}, expected numbers. {fix}")
 
 

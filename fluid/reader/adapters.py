@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec
 import numpy as np
 
 from fluid import errors
-from fluid.core import numbers_of, warn_once, whole_number
+from fluid.core import unmasked, warn_once, whole_number
 from fluid.reader import reader_misuse
 from fluid.reader.base import (
     Pass,
@@ -420,7 +420,9 @@ def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
 def _array(name: Any, column: Any) -> np.ndarray:
     """Convert a column to a NumPy array."""
     try:
-        return numbers_of(column, what=f"reader.arrays, column {name!r}")
+        array = unmasked(column, what=f"reader.arrays, column {name!r}")
+        # NumPy would turn the numbers in a list of numbers and text into text.
+        return np.array(column, object) if array.dtype.kind in "US" and isinstance(column, list | tuple) else array
     except ValueError as error:
         raise errors.ArgumentError(
             f"reader.arrays found column {name!r} with rows of different shapes, expected an array of equal rows. For "

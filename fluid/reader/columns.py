@@ -12,11 +12,12 @@ from fluid.core import (
     NestedSequenceBatch,
     NotNumbers,
     SequenceBatch,
-    first_unreadable,
+    first_bad,
     numbers_of,
 )
 from fluid.reader.buckets import padded_time
 from fluid.reader.feed_checks import (
+    NO_ROW,
     array_or_none,
     class_of,
     complaint,
@@ -25,7 +26,6 @@ from fluid.reader.feed_checks import (
     fit,
     typed,
     typed_on_device,
-    wrong_dtype,
 )
 from fluid.reader.ragged import padded, read_sequences, sizes_of, unpadded
 
@@ -87,8 +87,8 @@ def _read_dense(spec: FeedSpec, value: Any, where: str) -> Any:
     # the array.
     if isinstance(value, SequenceBatch):
         value = np.concatenate(value.rows())
-    array = value if type(value) is np.ndarray else _stacked(spec, value, where)
-    if array.shape[:1] == (0,) and spec.shape[:1] == (None,):
+    array = value if type(value) is np.ndarray and value.dtype.kind in "biuf" else _stacked(spec, value, where)
+    if not array.size and array.shape[:1] == (0,) and spec.shape[:1] == (None,):
         raise empty(spec, where)
     return _reshaped(spec, typed(spec, array, where, value), where)
 
@@ -96,12 +96,15 @@ def _read_dense(spec: FeedSpec, value: Any, where: str) -> Any:
 def _not_numbers(spec: FeedSpec, value: Any, where: str, error: NotNumbers) -> errors.FluidError:
     """Return the error for a column that is not of numbers, with the index of the first bad value."""
     is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
-    if (first := first_unreadable(unpadded(value) if is_sequence else value)) is None:
+    rows = unpadded(value) if is_sequence else value
+    # `list` is for iterables that NumPy reads in another way, such as a column of pandas with missing integers
+    if (bad := first_bad(rows) or first_bad(list(rows))) is None:
         return error
-    index, found, fix = first
+    index, found, fix = bad
     sample = index[0] if index and spec.shape[:1] == (None,) else None
-    at = f" at {index}" if index[1:] else ""
-    return complaint(spec, where, sample, found + at, fix, dtype=True)
+    if found == "None (NoneType)":
+        fix = f"{fix}. {NO_ROW}"
+    return complaint(spec, where, sample, found + (f" at {index}" if index[1:] else ""), fix, dtype=True)
 
 
 def batch_size(values: Mapping[str, Any]) -> int:
@@ -208,8 +211,6 @@ def _stacked(spec: FeedSpec, rows: Any, where: str) -> np.ndarray:
     for index, (row, array) in enumerate(zip(rows, arrays, strict=True)):
         if array is None:
             raise complaint(spec, where, index, described(row, None), _declare_sequence(spec))
-        if class_of(array.dtype) == "other":
-            raise wrong_dtype(spec, rows, where, array.dtype)
         if fit((1, *array.shape), spec.shape) is None:
             error = _wrong_shape(spec, (1, *array.shape), where, index)
             raise type(error)(f"{error}. The rows differ in shape: {_declare_sequence(spec)}")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
-from fluid.core import numbers_of
+from fluid.core import unmasked
 from fluid.reader import reader_misuse
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
@@ -377,7 +377,7 @@ def _array(name: Any, column: Any) -> np.ndarray:
         found = np.empty(len(column), object)
         found[:] = column
         return found
-    return numbers_of(column, what=f"column {name!r} of the table")
+    return unmasked(column, what=f"column {name!r} of the table")
 
 
 def _check_names(argument: str, names: Any, known: Collection[str]) -> None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util.text import short
 from fluid.core import Array, FeedSpec, numbers_of, warn, warn_once
 
 # `_ACCEPTS` maps the class of a declared dtype, such as "float", to the classes of dtypes whose data may be converted
@@ -226,6 +227,8 @@ def typed(
       FeedTypeError: the dtype does not fit.
     """
     want = spec.held
+    if array.dtype == want and spec.limits is None:
+        return array
     if array.dtype != want and class_of(array.dtype) not in _ACCEPTS.get(class_of(want), ()):
         raise wrong_dtype(spec, rows, where, array.dtype, owners)
     if array.size and (spec.limits is not None or not _always_fits(array.dtype, want)):
@@ -387,17 +390,15 @@ def wrong_dtype(
             return complaint(spec, where, None, f"whole numbers too large for {want}", "Number ids from 0 on")
     huge = sample is not None and _huge(rows[sample])
     if huge:
-        shown = f"the value {rows[sample]}, too large for {want}"
+        shown = f"the value {short(rows[sample])}, too large for {want}"
     if sample is not None and owners is not None:
         sample = owners[sample]
     if huge:
         return complaint(spec, where, sample, shown, "Number ids from 0 on")
     if class_of(found) == "float" or "float" in shown:
         fix = "Class labels and ids are whole numbers: value.astype('int64'); or declare the feed with dtype='float32'"
-    elif shown.startswith("None "):
-        fix = f"Give numbers. {NO_ROW}"
     else:
-        fix = "Give numbers; turn words into ids first, for example {word: id}[word]"
+        fix = "Give real numbers, such as value.real"
     return complaint(spec, where, sample, shown, fix, dtype=True)
 
 
@@ -411,15 +412,7 @@ def described(row: Any, array: np.ndarray | None) -> str:
     """Return a description of a row for a message; `array` is the row as an array, or None for a ragged row."""
     if array is None:
         return f"lists of different lengths in {short(row)}"
-    if class_of(array.dtype) == "other":
-        return f"{short(row)} ({type(row).__name__})"
     return f"{array.dtype} {short(row)}"
-
-
-def short(value: Any) -> str:
-    """Return the `repr` of a value on one line, cut to 60 characters."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def array_or_none(row: Any) -> np.ndarray | None:

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch, numbers_of, warn_once
-from fluid.reader.feed_checks import array_or_none, complaint, described, empty, fit, short, typed, typed_on_device
+from fluid._util.text import short
+from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch, numbers_of, unmasked, warn_once
+from fluid.reader.feed_checks import array_or_none, complaint, described, empty, fit, typed, typed_on_device
 
 Sizes = tuple[int, ...]
 
@@ -219,7 +220,11 @@ def _warn_of_padding(spec: FeedSpec, rows: np.ndarray) -> None:
 
 
 def _row(row: Any) -> Any:
-    return numbers_of(row) if type(row) is not np.ndarray and hasattr(row, "__array__") else row
+    """Return an array as an array of numbers or a list of Python objects; other rows are returned unchanged."""
+    if type(row) is list or not hasattr(row, "__array__"):
+        return row
+    array = unmasked(row)
+    return array.tolist() if array.dtype.kind == "O" else array
 
 
 def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
@@ -238,7 +243,7 @@ def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) 
     try:
         filled = [row for row in rows if len(row)]
         if filled and all(isinstance(row, np.ndarray) for row in filled):
-            return np.concatenate(filled)
+            return numbers_of(np.concatenate(filled))
         steps = list(itertools.chain.from_iterable(filled))
         return numbers_of(steps) if steps else np.zeros(0, np.bool_)
     except (TypeError, ValueError):  # `_wrong_steps` raises NotNumbers for a row with a masked number
@@ -302,7 +307,10 @@ def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, w
         _check_lengths(spec, shape, lengths, where)
         real = _mask(value)
         owners = np.nonzero(real)[0]
-        typed(spec, numbers_of(data[real]), where, unpadded(value), lambda i: int(owners[i]))
+        steps = typed(spec, numbers_of(data[real]), where, unpadded(value), lambda i: int(owners[i]))
+        if data.dtype == object:  # the padding may be anything
+            data = np.zeros(data.shape, spec.held)
+            data[real] = steps
         data = np.asarray(data).astype(spec.held, copy=False)
     if data is value.data and shape == data.shape:
         return value

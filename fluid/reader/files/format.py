@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fluid import errors
+from fluid._util.text import short
 from fluid.reader.base import Rows
-from fluid.reader.feed_checks import class_of, short
+from fluid.reader.feed_checks import class_of
 from fluid.reader.files.listing import File
 
 Columns = Iterable[str] | Mapping[str, str]

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import IO
 
+from fluid._util.text import short
 from fluid.reader.base import Rows
-from fluid.reader.feed_checks import short
 from fluid.reader.files.format import Fields, Format, Piece, Row, broken
 
 _BLOCK = 1 << 20
