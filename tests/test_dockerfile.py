@@ -1,4 +1,4 @@
-"""Packages of the Docker image: fixed versions with checksums, which satisfy the requirements of the project."""
+"""Packages of the Docker image and actions of CI: fixed versions with checksums, which satisfy the requirements."""
 
 import pathlib
 import re
@@ -46,3 +46,12 @@ def test_cuda_lock_adds_the_plugin_of_its_jax():
         Requirement(line) for line in distribution("jax").requires or () if "cuda12" in line and "rocm" not in line
     ]
     assert {r.name for r in wanted if r.marker and r.marker.evaluate({"extra": "cuda12"})} <= cuda.keys() | cpu.keys()
+
+
+def test_ci_fixes_its_actions_and_may_only_read():
+    workflows = [path.read_text(encoding="utf-8") for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    assert workflows
+    for text in workflows:
+        assert "\npermissions:\n  contents: read\n" in text and text.count("permissions:") == 1
+        used = re.findall(r"uses: (.*)", text)
+        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", each) for each in used), used

@@ -77,8 +77,10 @@ class InterruptGuard:
 
     def _let_go(self) -> None:
         # If SIGINT arrives before the next line, its KeyboardInterrupt may leave the handler of this guard installed.
-        # This is harmless: between steps, the handler forwards each signal to the previous handler.
-        signal.signal(signal.SIGINT, self._previous)
+        # This is harmless: between steps, the handler forwards each signal to the previous handler. A handler of
+        # SIGTERM may have set the action SIG_DFL, so that the next Ctrl-C ends the process: it stays.
+        if signal.getsignal(signal.SIGINT) == self._receive:
+            signal.signal(signal.SIGINT, self._previous)
         self._previous = None
         self._alone = False
 

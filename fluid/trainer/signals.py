@@ -126,5 +126,8 @@ class _AtOnce:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> bool:
         self._signals._free = False
+        # Python drops an exception that is raised in a callback of garbage collection, such as the callback of JAX.
+        if error is None and not self._quietly:
+            self._signals.check()
         interrupted = isinstance(error, KeyboardInterrupt | SystemExit) and self._signals.arrived is not None
         return self._quietly and interrupted

@@ -13,6 +13,7 @@ import contextlib
 import importlib.metadata
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -225,6 +226,7 @@ class Checkpoints(NoCheckpoints):
         self._health: Health | None = None
         self._since = 0  # the number of training steps since the last save or restore
         self._asked = False  # True if a handler has requested a save that has not started yet
+        self._process: int | None = None  # the process inside the `with` block; another one is a fork of this process
 
     def handlers(self) -> list[Handler]:
         """Return the handlers that `CheckpointConfig(keep_best=)` needs: one, or none without this setting.
@@ -329,6 +331,8 @@ class Checkpoints(NoCheckpoints):
         return self
 
     def __enter__(self) -> "Checkpoints":
+        self._check_process()
+        self._process = os.getpid()
         self.wait()
         # the import of Orbax is slow: load Orbax before training, not during the first steps
         importlib.import_module("orbax.checkpoint")
@@ -338,9 +342,25 @@ class Checkpoints(NoCheckpoints):
                 self._health = self._health_now()
             self._writer.begin(self._health)
         except BaseException:
-            self.folder.release()
+            self._release()
             raise
         return self
+
+    def _release(self) -> None:
+        self.folder.release()
+        self._process = None
+
+    def _check_process(self) -> None:
+        """Check that this process is no fork of the process that trains: both would write to one folder.
+
+        Raises:
+          CheckpointError: this process was forked during the training.
+        """
+        if self._process not in (None, os.getpid()):
+            raise errors.CheckpointError(
+                f"this process was forked from process {self._process}, which trains and writes to "
+                f"{self.folder.name!r}; expected a fork that ends, as by os._exit(0), or a program that is started anew"
+            )
 
     def _lock(self) -> None:
         """Lock the folder against other trainers; in a multi-process training, only the first process locks it.
@@ -363,14 +383,19 @@ class Checkpoints(NoCheckpoints):
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         # Save at the end of the `with` block, also after KeyboardInterrupt or SystemExit: the session then holds the
         # result of the last step. After any other exception, the state of the session is uncertain, so nothing is
-        # saved.
+        # saved. A fork of this process neither saves nor releases the lock, which belongs to this process.
+        try:
+            self._check_process()
+        except errors.CheckpointError as forked:
+            log.warning("nothing is saved: %s", forked)
+            return
         try:
             if kind is None or (not issubclass(kind, Exception) and not self._is_alone_with(error)):
                 self.save()
                 self.wait()
         finally:
             self._writer.join()
-            self.folder.release()
+            self._release()
 
     def _is_alone_with(self, error: BaseException) -> bool:
         """Return whether only this process of a multi-process training ends, and the others continue.
@@ -418,8 +443,10 @@ class Checkpoints(NoCheckpoints):
         """Wait for the earlier save, then start to save the current step, unless this step is saved already.
 
         Raises:
-          CheckpointError: the folder of the checkpoints does not exist any more.
+          CheckpointError: the folder of the checkpoints does not exist any more; or this process was forked during the
+            training.
         """
+        self._check_process()
         self._asked = False
         self.wait()
         self.folder.check_there()
