@@ -27,16 +27,15 @@ from fluid.reader.converter import Converter
 from fluid.reader.data_frame import check_reader
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
-from fluid.runtime import Request, Results, Session
+from fluid.runtime import Request, Results, Session, bind
 from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
 from fluid.runtime.prediction import (
     Ensemble,
-    FastPath,
     InferencePlan,
+    are_constants,
     constant,
     continued,
     ensemble_session,
-    fast_step,
     needed_feeds,
     on_host,
     order_of_results,
@@ -180,6 +179,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
             given: Any = param_path if params is None else params
             source = _source(given) if checkpoint is None else newest_checkpoint(checkpoint)
             self.session._take_params(source.renamed(rename), names=names, allow_extra=True, advice=RENAME_THEM)
+        self.session.engine.constants = are_constants(self.session.engine)
         self.program = next(iter(self.session.programs.values()))
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
@@ -191,7 +191,6 @@ class Inferencer(ShowsProgram, KnownAttributes):
         ladders = self.program.buckets if buckets is None else buckets
         self._buckets = Buckets(self.program.feeds, ladders, max_compilations=None)
         self._plans: dict[Any, InferencePlan] = {}
-        self._fast_path = FastPath()
 
     @property
     def table(self) -> Table | None:
@@ -235,9 +234,6 @@ class Inferencer(ShowsProgram, KnownAttributes):
             named = self._encoded(feed) if self._is_raw(feed) else feed
             named = named if isinstance(named, Mapping) else self._named(named)
             return self.remote.infer(named, fetch, return_numpy, seed)
-        plain = fetch is None and return_numpy and seed is None
-        if plain and (results := self._fast_path(feed)) is not None:
-            return results
         if self._is_raw(feed):
             feed = self._encoded(feed)
         if not isinstance(feed, Mapping):
@@ -253,8 +249,6 @@ class Inferencer(ShowsProgram, KnownAttributes):
             overrides = self.session.engine.layout.take(overrides)
         draw = None if seed is None else self.session.engine.draw(self.seeds.of("infer", self.program, seed))
         values = plan.begin(feeds, overrides, draw)()
-        if plain:
-            self._fast_path.learn(plan, feed, feeds, values)
         if return_numpy:
             values = on_host(values)
         else:
@@ -470,7 +464,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         wanted = program.outputs if names is None else [self._array(n) for n in names]
         given = [*(Array(s.shape, s.dtype) for _, s in feeds), *(self._array(n) for n in overrides)]
         padded = self._bucket and bool(given) and all(a.shape[:1] == (None,) for a in (*wanted, *given))
-        step = fast_step(self.session.engine, program, request)
+        step = bind(self.session.engine, program, request)
         names = program.output_names if fetch is None else names
         draw = self._draw if program.draws else None
         # only a request for the outputs from all feeds is a use of the program as it is written, which may be a mistake

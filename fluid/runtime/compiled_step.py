@@ -4,6 +4,7 @@ A CompiledStep counts its compilations: its Python function runs once per trace.
 the arrays that it replaces, and stores the new arrays in the Scope, which holds all arrays of the session.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,8 +56,7 @@ class _Log:
 
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
-      other_frozen: the number of frozen parameters and states, if the set of frozen names has changed since the last
-        compilation; else None.
+      cause: the reason for the next compilation, such as other frozen parameters; empty for the shapes of the feeds.
     """
 
     def __init__(self, engine: Engine, program: Program, request: Request):
@@ -66,13 +66,13 @@ class _Log:
         self._variant = ""
         self._open = False
         self.shapes: list[str] = []
-        self.other_frozen: int | None = None
+        self.cause = ""
 
     def begin(self, feeds: Mapping[str, Any], how: str = "") -> None:
         """Record the start of a compilation for the shapes of `feeds`; `how`, if not empty, is the reason to record."""
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
         reason = f"{how}: {shapes}" if how else self._reason(shapes)
-        self.other_frozen = None
+        self.cause = ""
         self._variant = self._engine.strategy.variant or self._variant
         self.shapes.append(shapes)
         self._open = True
@@ -92,8 +92,8 @@ class _Log:
         variant = self._engine.strategy.variant if self._request.trains else ""
         if self.shapes and variant and variant != self._variant:
             reason = variant
-        elif self.other_frozen is not None:
-            reason = f"other parameters are frozen: {self.other_frozen} names"
+        elif self.cause:
+            reason = self.cause
         elif self.shapes:
             reason = f"new feed shapes: {shapes}; before: {self.shapes[-1]}"
         return reason
@@ -132,6 +132,7 @@ class CompiledStep:
         self._frozen = engine.freezing.names
         self._forms: dict[frozenset[str], _Form] = {}
         self._form = self._forms[self._frozen] = self._new_form()
+        self._constants: tuple[dict[str, Any], Any] | None = None  # arrays by name, and the step that compiles them in
         self._scope.trained |= request.trains
 
     def __call__(
@@ -199,7 +200,9 @@ class CompiledStep:
         scope, test = self._scope, self._form.run
         try:
             if not scope.trained:
-                return test(self._kept(), feed, *self._test_arguments(overrides, draw))
+                rest = self._test_arguments(overrides, draw)
+                constant = self._with_constants() if self.engine.constants and not rest else None
+                return test(self._kept(), feed, *rest) if constant is None else constant(feed)
             # During the test-mode step, no training step of another thread may donate (reuse the memory of) the arrays.
             with scope.lock:
                 return test(self._kept(), feed, *self._test_arguments(overrides, draw))
@@ -210,6 +213,22 @@ class CompiledStep:
         """Return the parameters and states that a test-mode step reads, by name."""
         arrays, kept = self._scope.arrays, self._form.step.kept
         return arrays if len(arrays) == len(kept) else {n: arrays[n] for n in kept}
+
+    def _with_constants(self) -> Any:
+        """Return the jitted step that has the arrays of the session as constants; None after an array was replaced.
+
+        A program that replaces arrays in a loop would otherwise compile in each turn.
+        """
+        if (made := self._constants) is None:
+            arrays, test = dict(self._kept()), self._new_form().run
+            made = self._constants = arrays, jax.jit(lambda feed: test(arrays, feed))
+        known, constant = made
+        if all(map(operator.is_, known.values(), map(self._scope.arrays.__getitem__, known))):
+            return constant
+        self.engine.constants = False
+        self._constants = None
+        self._log.cause = "a parameter was replaced"
+        return None
 
     def _test_arguments(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         """Return the arguments that follow the feeds in a test-mode call.
@@ -231,7 +250,7 @@ class CompiledStep:
         known = self._forms.get(frozen)
         if known is None:
             known = self._forms[frozen] = self._new_form()
-            self._log.other_frozen = len(frozen)
+            self._log.cause = f"other parameters are frozen: {len(frozen)} names"
         self._form = known
 
     def _new_form(self) -> _Form:

@@ -90,6 +90,8 @@ class Engine:
         these parameters, by name; no training step may change these parameters.
       seeds: seeds of the runs in test mode; training steps and checkpoints do not use these seeds.
       compilations: all compilations so far.
+      constants: True if test-mode steps compile the arrays as constants, see `prediction.are_constants`; False again
+        from the first time that an array was replaced on.
       guard: delays Ctrl-C until a step has ended.
       nans: warns of NaN in feeds.
       steps: the compiled steps, by program and request.
@@ -118,6 +120,7 @@ class Engine:
         self.replaced: dict[Hashable, dict[str, tuple[jax.Array, jax.Array]]] = {}
         self.seeds = Seeds("Session", int(seed) % 2**64)
         self.compilations = Compilations()
+        self.constants = False
         self.guard = InterruptGuard()
         self.nans = NaNs()
         self.steps: dict[Hashable, Any] = {}

@@ -1,12 +1,7 @@
-"""Prediction: plans of inference calls, results over an entire data set, and a fast path for single examples.
+"""Prediction: plans of inference calls, and results over an entire data set.
 
 While the device computes the results of one minibatch, the host reads the next one. The jaxpr of the requested values
 shows which feeds they need. So the minibatches of a training reader can be used for prediction, with or without labels.
-
-The fast path runs one example through a small net on a CPU in about the time of the bare jitted call. A `FastStep`
-caches its parameters in an efficient layout: filters in XLA's axis order for CPUs, small vectors concatenated. The
-cache is valid as long as the session holds the same array objects. A `FastPath` skips the checks of NumPy arrays if
-arrays of these names, shapes and dtypes have passed the checks before. Only the Inferencer uses the fast path.
 """
 
 from __future__ import annotations
@@ -15,8 +10,6 @@ import contextlib
 import csv
 import functools
 import io
-import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -26,12 +19,12 @@ import numpy as np
 from fluid import errors
 from fluid._util.paths import PathLike, local_path
 from fluid.checkpoint import replaced
-from fluid.core import NOT_KNOWN, TEST, FeedSpec, NestedSequenceBatch, Program, Scope, SequenceBatch, warn, warn_once
+from fluid.core import NOT_KNOWN, TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, warn, warn_once
 from fluid.place import Place
 from fluid.reader import Table
 from fluid.reader.columns import batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
-from fluid.runtime.compiled_step import CompiledStep, bind
+from fluid.runtime.compiled_step import bind
 from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import check_feed, split_names
 from fluid.runtime.request import Request
@@ -40,6 +33,9 @@ from fluid.runtime.seeds import Draw
 from fluid.runtime.session import Session
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
+# The size in bytes of all parameters and states from which on they are not compiled as constants. Each MB of constants
+# makes the compilation about 10 ms longer, and calls of large nets take as long with constants as without.
+_LARGE = 8 << 20
 
 
 class ConstantFeeds(NamedTuple):
@@ -329,6 +325,17 @@ def on_host(values: Sequence[Any]) -> list[Any]:
     return [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
 
 
+def are_constants(engine: Engine) -> bool:
+    """Return whether an Inferencer compiles its arrays as constants: on one CPU, if they are smaller than 8 MB.
+
+    XLA then transposes filters when it compiles, and not in each call. For one image, LeNet takes 20 percent less time:
+    `python benchmarks/run.py inference`, jax 0.10.2, 2 cores.
+    """
+    layout = engine.layout
+    one_cpu = layout.mesh is None and not layout.in_parts and engine.members is None and layout.device.platform == "cpu"
+    return one_cpu and sum(array.nbytes for array in engine.scope.arrays.values()) < _LARGE
+
+
 class InferencePlan:
     """A compiled step and the padding rules for inference calls with equal names of feeds and results.
 
@@ -436,259 +443,3 @@ def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mappin
     An override replaces a named value of the program.
     """
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
-
-
-# Maximum number of elements of a vector that FastStep concatenates with others. The limit keeps the copies small.
-_SMALL = 4096
-
-_Answer = Callable[[Mapping[str, Any]], Results | None]
-
-
-class FastPath:
-    """A fast path for feeds of NumPy arrays whose names, shapes and dtypes have passed all checks in an earlier call.
-
-    A call with such a feed returns the results without checks. A call with another feed returns None. The checks take 5
-    to 8 percent of the time of LeNet for one image: the arithmetic of the net evicts code and data of Python from the
-    CPU caches, so the checks are slower than in a loop without the net.
-
-    Example:
-      >>> path = FastPath()
-      >>> path({"x": np.zeros(2)}) is None
-      True
-    """
-
-    def __init__(self) -> None:
-        self._answers: dict[Any, _Answer] = {}
-
-    def __call__(self, feed: Any) -> Results | None:
-        """Run the model on `feed` without checks; return the results, or None if `feed` needs checks or conversions."""
-        if type(feed) is not dict:
-            return None
-        key: list[Any] = []
-        for name, value in feed.items():
-            if type(value) is not np.ndarray:
-                return None
-            key += name, value.shape, value.dtype
-        answer = self._answers.get(tuple(key))
-        return None if answer is None else answer(feed)
-
-    def learn(
-        self, plan: InferencePlan, feed: Mapping[str, Any], checked: Mapping[str, Any], values: Sequence[Any]
-    ) -> None:
-        """Register the names, shapes and dtypes of a feed, so that similar later feeds run without checks.
-
-        Do nothing if the program must check or convert each feed.
-
-        Args:
-          plan: the InferencePlan of a call with this feed.
-          feed: the arrays from the user, by name.
-          checked: the arrays of `feed` after checks and conversions.
-          values: the results of the call.
-        """
-        if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
-            return
-        # inside `fluid.debug.eager` nothing is compiled, so there is no compiled step for the fast path
-        if _is_eager():
-            return
-        if any(type(value) is not np.ndarray or checked.get(name) is not value for name, value in feed.items()):
-            return
-        if any(isinstance(value, SequenceBatch | NestedSequenceBatch) for value in values):
-            return
-        if plan.padded and plan.padded_size(size := batch_size(checked)) != size:
-            return
-        key = [part for name, value in feed.items() for part in (name, value.shape, value.dtype)]
-        self._answers[tuple(key)] = plan.step.answer(plan.names)
-
-
-def fast_step(engine: Engine, program: Program, request: Request) -> CompiledStep | FastStep:
-    """Return a compiled function that computes a request in test mode.
-
-    For dense feeds on one CPU, the function is a FastStep, which caches its parameters in the memory layout that XLA
-    uses. Otherwise it is a CompiledStep.
-
-    Args:
-      engine: the engine that runs the program.
-      program: a program of the engine.
-      request: a request in test mode.
-    """
-    step = bind(engine, program, request)
-    one_cpu = (
-        engine.layout.mesh is None
-        and not engine.layout.in_parts
-        and engine.device.platform == "cpu"
-        and engine.members is None
-    )
-    dense = not any(spec.lod_level for spec in program.feeds.values())
-    pure = not program.random and not request.overrides and len(request.feeds) == len(program.feeds)
-    return FastStep(step, engine.scope) if one_cpu and dense and pure else step
-
-
-class FastStep:
-    """A test-mode step that caches its parameters in the memory layout with which XLA computes on a CPU.
-
-    In each call, XLA on a CPU copies the filters `[filters, channels, height, width]` of a convolution to
-    `[height, width, channels, filters]`, which takes 8 to 10 percent of the time of LeNet for one image. This class
-    caches copies in that order. The compiled function transposes them back, and XLA cancels both transpositions. Each
-    argument of a call also takes time, so small vectors, such as biases, are concatenated, which saves 2 to 4 percent.
-    Results are bitwise equal. Figures: `python benchmarks/run.py inference` with and without this class, jax 0.10.2,
-    2 cores.
-
-    If an array of the scope was replaced, the next call converts the new array.
-
-    Args:
-      step: a CompiledStep over the arrays of the scope. It replaces the FastStep as soon as the session has a training
-        step, which may donate the arrays.
-      scope: the arrays of the session.
-
-    Example:
-      >>> import fluid
-      >>> session = fluid.Session(lambda: 2 * fluid.layers.data("x", shape=[2]))
-      >>> step = fast_step(session.engine, session.engine.find(), Request("test", None, ("x",)))
-      >>> step({"x": np.float32([[1, 2]])}).values[0].tolist()
-      [[2.0, 4.0]]
-    """
-
-    def __init__(self, step: CompiledStep, scope: Scope):
-        self._step, self._scope = step, scope
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # shapes of the arrays that the step reads, by name
-        # `_axes`: for each filter that is passed transposed to the jitted function, the order of its axes, by name.
-        self._axes: dict[str, tuple[int, ...]] = {}
-        self._single: list[str] = []
-        self._joined: list[list[str]] = []
-        # A pair: the session's arrays by name at the last call, and the arguments for the jitted function, which were
-        # computed from these arrays.
-        self._cached: tuple[Mapping[str, Any] | None, Sequence[Any]] = (None, ())
-        self._jitted = jax.jit(self._call)
-
-    def __call__(
-        self,
-        feeds: Mapping[str, Any],
-        overrides: Mapping[str, Any] = {},  # noqa: B006
-        draw: Draw | None = None,
-    ) -> StepResults:
-        """Run the step in test mode on checked feeds; arguments and result are as in a call of a CompiledStep."""
-        if not self._scope.trained:
-            try:
-                if self._shapes is None:
-                    if _is_eager():  # inside `fluid.debug.eager`, JAX jits nothing
-                        return self._step(feeds, overrides, draw)
-                    self._prepare(feeds)
-                return StepResults([self._jitted(self._arguments(), feeds)])
-            # A tracer has leaked. The CompiledStep below fails too, but with an error that explains the leak.
-            except jax.errors.UnexpectedTracerError:
-                pass
-        return self._step(feeds, overrides, draw)
-
-    def answer(self, names: Sequence[str] | None) -> _Answer:
-        """Return a function that maps checked feeds to NumPy results. The step must have been called once before.
-
-        As soon as the session has a training step, which may donate the arrays, the function returns None.
-
-        Args:
-          names: names of the results; None for results without names.
-        """
-        jitted, scope, as_numpy = self._jitted, self._scope, np.asarray
-
-        def call(feeds: Mapping[str, Any]) -> Results | None:
-            if scope.trained:
-                return None
-            found = jitted(self._cached[1], feeds)
-            # While the device computes, create the Results, and check if arrays were replaced before this call.
-            values: list[Any] = []
-            results = Results(values, names)
-            if not self._is_current():
-                found = jitted(self._arguments(), feeds)
-            values.extend(map(as_numpy, found[0]))
-            return results
-
-        return call
-
-    def _prepare(self, feeds: Mapping[str, Any]) -> None:
-        """Choose the arrays to concatenate, and the axis order of each convolution filter, so that calls are faster."""
-        traced = self._step.traced(feeds)
-        arrays = traced.args_info[0][0]
-        self._axes = _filter_axes(traced.jaxpr.jaxpr, list(arrays))
-        vectors: dict[Any, list[str]] = {}
-        for name, array in arrays.items():
-            if len(array.shape) <= 1 and math.prod(array.shape) <= _SMALL:
-                vectors.setdefault(array.dtype, []).append(name)
-        self._joined = [names for names in vectors.values() if len(names) > 1]
-        self._single = [name for name in arrays if not any(name in names for names in self._joined)]
-        self._shapes = {name: array.shape for name, array in arrays.items()}
-
-    def _arguments(self) -> Sequence[Any]:
-        """Return the compiled function's arguments: the session's arrays, with filters transposed, vectors joined."""
-        if self._is_current():
-            return self._cached[1]
-        known = {name: self._scope.arrays[name] for name in self._shapes or ()}
-        single = [_transposed(known[name], self._axes.get(name)) for name in self._single]
-        joined = [_concatenated([known[name] for name in names]) for names in self._joined]
-        arguments = (*single, *joined)
-        # Set `known` and `arguments` in one assignment. So no other thread can read one of them old and the other new.
-        self._cached = (known, arguments)
-        return arguments
-
-    def _is_current(self) -> bool:
-        """Return True if no array of the session was replaced since the cached arguments were computed."""
-        known = self._cached[0]
-        return known is not None and all(map(operator.is_, known.values(), map(self._scope.arrays.__getitem__, known)))
-
-    def _call(self, arguments: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
-        """Compute the results of the step from the cached arguments and from feeds. JAX traces this method.
-
-        Args:
-          arguments: the session's arrays with transposed filters and concatenated vectors, from `_arguments`.
-          feeds: the input arrays, by name.
-        """
-        if _is_eager():  # jit is disabled, so the program function must run on concrete arrays
-            found = self._step(feeds)
-            return found.values, (), found.parts
-        shapes = self._shapes or {}
-        arrays: dict[str, Any] = {}
-        for name, array in zip(self._single, arguments, strict=False):
-            axes = self._axes.get(name)
-            arrays[name] = array if axes is None else array.transpose(np.argsort(axes))
-        for names, vector in zip(self._joined, arguments[len(self._single) :], strict=True):
-            ends = np.cumsum([math.prod(shapes[name]) for name in names])
-            parts = jax.numpy.split(vector, ends[:-1])
-            arrays |= {name: part.reshape(shapes[name]) for name, part in zip(names, parts, strict=True)}
-        traced = self._step.traced({n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in feeds.items()})
-        leaves = [*map(arrays.__getitem__, shapes), *jax.tree.leaves(feeds)]
-        results = jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *leaves)
-        return jax.tree.unflatten(traced.out_tree, results)
-
-
-def _is_eager() -> bool:
-    """Return True if the caller runs inside `fluid.debug.eager`, which disables jit."""
-    return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
-
-
-def _filter_axes(jaxpr: Any, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the axis order in which XLA on a CPU reads the filters of each convolution, by parameter name.
-
-    Args:
-      jaxpr: the equations of a program.
-      names: parameter names of the first arguments of the jaxpr.
-    """
-    known = dict(zip(jaxpr.invars, names, strict=False))
-    axes: dict[str, tuple[int, ...]] = {}
-    for equation in jaxpr.eqns:
-        if equation.primitive is jax.lax.conv_general_dilated_p and (filters := equation.invars[1]) in known:
-            outputs, inputs, *pixels = equation.params["dimension_numbers"].rhs_spec
-            axes.setdefault(known[filters], (*pixels, inputs, outputs))
-        elif equation.primitive is jax.lax.convert_element_type_p and equation.invars[0] in known:
-            known[equation.outvars[0]] = known[equation.invars[0]]
-    return axes
-
-
-def _transposed(array: Any, axes: Sequence[int] | None) -> Any:
-    """Return an array with its axes in the order `axes`; None leaves the array unchanged."""
-    if axes is None:
-        return array
-    # NumPy transposes the array, because XLA would compile a program for each shape.
-    return jax.device_put(np.ascontiguousarray(np.asarray(array).transpose(axes)), array.sharding)
-
-
-def _concatenated(arrays: Sequence[Any]) -> Any:
-    """Concatenate vectors and scalars to one vector on their device."""
-    return jax.device_put(np.concatenate([np.asarray(array).ravel() for array in arrays]), arrays[0].sharding)
