@@ -314,12 +314,6 @@ def _is_relu(jaxpr: Any) -> bool:
     return equation.primitive.name == "max" and any(is_literal(v) and v.val == 0 for v in equation.invars)
 
 
-def last_values(jaxpr: Any) -> dict[str, Any]:
-    """Return the variable of the last value that each source line of the user computes, by `file:line`."""
-    lines = ((user_line(e).rpartition(" in ")[0], e.outvars[-1]) for e in jaxpr.eqns if e.outvars)
-    return {line: variable for line, variable in lines if line}
-
-
 def label(name: str, value: Any) -> None:
     """Write the name of a value into the traced equations, as an equation that computes nothing.
 

@@ -39,7 +39,7 @@ from fluid.core.discovery import (
     warn_of_likely_mistakes,
 )
 from fluid.core.equation_values import with_equation_values
-from fluid.core.equations import arrays_differ, checksums, count, digest, has_arrays, last_values, user_line, uses
+from fluid.core.equations import arrays_differ, checksums, count, digest, has_arrays, user_line, uses
 from fluid.core.explain import explained_error, explained_prints
 from fluid.core.frame import (
     TEST,
@@ -395,12 +395,6 @@ class Program(KnownAttributes):
             return FollowedProgram(run, self._empty_arrays(), (first, jax.eval_shape(self.stand_ins)), others)
         except Untraceable:
             return None
-
-    @functools.cached_property
-    def lines(self) -> dict[str, Array]:
-        """The shape and dtype of the last value that each source line of the program computes, by file and line."""
-        first, second = (last_values(self._discover(batch).jaxpr) for batch in self.dummy_batches)
-        return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 
     @functools.cached_property
     def equation_values(self) -> dict[str, EquationValue]:

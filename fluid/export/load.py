@@ -65,7 +65,6 @@ class ExportedProgram(Program):
         self.kinds = dict.fromkeys(values, "exported")
         self.sample_shapes = {}
         self.aliases = {o.name: o.value for o in entry.outputs if o.name is not None and o.value is not None}
-        self.lines = {}
         self.equation_values = {}
         self.returned = {}
         self.minimizes = []

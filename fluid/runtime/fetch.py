@@ -44,7 +44,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
       fetch: one name or several. A name is a key of the program's dict of outputs, a named value, a layer (its last
         result), a feed, a parameter, a state, a result of an operator, or a value inside a loop or branch. A glob such
         as "fc_*.w_0" stands for all matching names; results of operators and values inside loops or branches count only
-        if no other name matches. A source line, such as "net.py:12", stands for the last value that the line computes.
+        if no other name matches.
         "NAME@GRAD" requests the gradient of a value.
       mode: "train" or "test"; only a training step has the values of `step_names`.
 
@@ -69,8 +69,6 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
         base = name.removesuffix(GRAD)
         if base in known:
             found.append(_checked_gradient(program, name))
-        elif is_line(base):
-            found.append(_line(program, name))
         elif is_glob(base):
             found += _matching(program, name, known)
         elif base in step_names(program):
@@ -82,9 +80,10 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             found.append(_checked_gradient(program, name))
         else:
             known |= dict.fromkeys(program.equation_values)
-            raise errors.UnknownNameError(
-                f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}{_absent(program)}"
-            )
+            hint = errors.nearest(base, known)
+            if _is_line(base):
+                hint = 'A line is no name; name its value: fluid.layers.identity(x, name="h"), and fetch=["h"].'
+            raise errors.UnknownNameError(f"the program {program.name} has no value {base!r}. {hint}{_absent(program)}")
     return tuple(found)
 
 
@@ -93,7 +92,7 @@ def is_inner(program: Program, name: str) -> bool:
 
     Examples are results of operators, and values inside loops and branches; see `Program.equation_values`.
     """
-    if name.endswith(GRAD) or is_line(name) or name in step_names(program):
+    if name.endswith(GRAD) or name in step_names(program):
         return False
     declared = (program.output_names or (), program.feeds, program.parameters, program.states)
     # Test the names of outputs, feeds and arrays first, because the first read of `program.values` is slow: it traces
@@ -186,7 +185,7 @@ def as_array(value: Any) -> Any:
     return value if isinstance(value, jax.Array) else numbers_of(value, what="a value in feed=")
 
 
-def is_line(name: str) -> bool:
+def _is_line(name: str) -> bool:
     """Return True if a name denotes a line of a source file, such as "net.py:12"."""
     path, colon, number = name.rpartition(":")
     return bool(path and colon) and number.isdecimal()
@@ -222,23 +221,6 @@ def _matching(program: Program, name: str, known: Iterable[str]) -> list[str]:
             f"no value of the program {program.name} matches {name!r}. {errors.nearest(base, known)}{_absent(program)}"
         )
     return found
-
-
-def _line(program: Program, name: str) -> str:
-    if name.endswith(GRAD):
-        raise errors.UnknownNameError(
-            f"{name!r}: gradients exist with respect to values that have a name; give this one: "
-            f'fluid.layers.identity(x, name="h")'
-        )
-    found = [line for line in program.lines if line == name or line.endswith(f"/{name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise errors.UnknownNameError(f"{name!r} may be {' or '.join(found)}; give more of the path")
-    raise errors.UnknownNameError(
-        f"the program {program.name} makes no value at {name!r}. {errors.nearest(name, program.lines)}"
-        f"{_absent(program)}"
-    )
 
 
 def _absent(program: Program) -> str:

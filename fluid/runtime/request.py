@@ -4,13 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import jax
-
 from fluid import errors
 from fluid.core import TEST, TRAIN, Applied, Program, data_of
 from fluid.core.equation_values import with_equation_values
-from fluid.core.equations import last_values
-from fluid.runtime.fetch import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_inner, is_line
+from fluid.runtime.fetch import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_inner
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,6 @@ class RequestedValues:
 
     Attributes:
       gradients: names of the values whose gradient is requested; aliases are replaced by the recorded names.
-      lines: the requested lines of source code, "net.py:12"; each stands for the last value that the line computes.
       inner: names of the requested values that exist only in the equations of the jaxpr, see `Program.equation_values`.
       reads_equations: True if a value that exists only in the equations is requested or replaced.
       of_rules: the requested values of update rules, each as a pair: its kind, such as "grad_norm", and the index of
@@ -97,7 +93,6 @@ class RequestedValues:
         self._program = program
         self._request = request
         self._outputs = program.output_names or ()
-        self.lines = tuple(filter(is_line, names))
         self.inner = [self.recorded(name) for name in names if is_inner(program, name)]
         self.reads_equations = bool(self.inner) or any(is_inner(program, name) for name in request.overrides)
         self.gradients = [self.recorded(name.removesuffix(GRAD)) for name in names if name.endswith(GRAD)]
@@ -126,7 +121,7 @@ class RequestedValues:
         `layers.Print` happen.
         """
         request, program = self._request, self._program
-        if request.mode != TEST or request.parts or request.fetch is None or self.gradients or self.lines or self.inner:
+        if request.mode != TEST or request.parts or request.fetch is None or self.gradients or self.inner:
             return None
         if all(name in request.feeds for name in program.feeds):
             return None
@@ -216,20 +211,3 @@ def with_inner(
             f'compute it; write mode="train"'
         )
     return replace(applied, values={**applied.values, **values})
-
-
-def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[str]) -> Applied:
-    """Run a program, and add to its named values the last value that each of the given source lines computes.
-
-    Args:
-      apply: a pure function that runs the program.
-      variables: the argument of `apply`.
-      lines: keys of `Program.lines`.
-    """
-    closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)
-    made = last_values(closed.jaxpr)
-    longer = closed.jaxpr.replace(outvars=[*closed.jaxpr.outvars, *(made[line] for line in lines)])
-    # `eval_jaxpr` is not jitted, because an enclosing transformation, such as vjp, must see each equation.
-    results = jax.core.eval_jaxpr(longer, closed.consts, *jax.tree.leaves(variables))
-    applied = jax.tree.unflatten(jax.tree.structure(shapes), results[: -len(lines)])
-    return replace(applied, values={**applied.values, **dict(zip(lines, results[-len(lines) :], strict=True))})

@@ -23,7 +23,7 @@ from fluid.reader.on_device import Fed, Picks
 from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.runtime.fetch import GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO
 from fluid.runtime.parameter_updates import Rates, Rule
-from fluid.runtime.request import Found, Request, RequestedValues, with_inner, with_lines
+from fluid.runtime.request import Found, Request, RequestedValues, with_inner
 from fluid.runtime.seeds import Draw, root_of
 from fluid.runtime.sparse_update import merge
 
@@ -209,12 +209,9 @@ class Step:
                 until=requested.last_needed(),
             )
 
-        def applied(variables: Variables) -> Applied:
-            if not requested.reads_equations:
-                return apply(variables)
-            return with_inner(apply, variables, self.program, requested.inner, overrides)
-
-        return with_lines(applied, variables, requested.lines) if requested.lines else applied(variables)
+        if not requested.reads_equations:
+            return apply(variables)
+        return with_inner(apply, variables, self.program, requested.inner, overrides)
 
     def gradients(
         self, arrays: Mapping[str, Any], slots: Sequence[Any], feeds: Any, overrides: Any, key: Any

@@ -28,7 +28,7 @@ from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import CompiledStep, Request, Results, Session, check_fetch
 from fluid.runtime.compiled_step import bind
-from fluid.runtime.fetch import GRAD, Fetch, is_inner, is_line
+from fluid.runtime.fetch import GRAD, Fetch, is_inner
 from fluid.runtime.in_flight import InFlight
 from fluid.runtime.prediction import ConstantFeeds, constant, needed_feeds, on_host, order_of_results, stream
 from fluid.runtime.seeds import Seeds
@@ -274,8 +274,8 @@ def returning(program: Program, names: Sequence[str]) -> Program:
       float32[batch, 1] float32[2, 1]
     """
     for name in names:
-        if name.endswith(GRAD) or is_line(name) or is_inner(program, name):
-            kind = "gradient" if name.endswith(GRAD) else "line" if is_line(name) else "value of an operator or a loop"
+        if name.endswith(GRAD) or is_inner(program, name):
+            kind = "gradient" if name.endswith(GRAD) else "value of an operator or a loop"
             raise errors.UnknownNameError(
                 f"test(fetch={name!r}): found a {kind}, expected values with "
                 f"a name, of which it is known how those of several minibatches become one; for each minibatch by "
