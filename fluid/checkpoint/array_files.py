@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util import npy
 from fluid._util.paths import PathLike, local_path
 from fluid.checkpoint import safetensors
 from fluid.checkpoint.atomic import replaced
@@ -64,9 +65,7 @@ def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: 
       ValueError: the header has another shape or dtype, or the file is damaged.
     """
     wanted = jnp.dtype(dtype)
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    found, by_columns, stored = read_header(file)
+    stored, by_columns, found = npy.read_header(file)
     if found != tuple(shape) or stored != _stored(wanted):
         raise ValueError(f"the entry {name!r} is {stored}{list(found)}, declared as {dtype}{list(shape)}")
     count = math.prod(found)
@@ -129,7 +128,7 @@ _ENDINGS = {
     ".npy": "NumPy",
     ".onnx": "ONNX",
 }
-_DAMAGES = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, *NONSENSE)
+_DAMAGES = (*npy.DAMAGES, *NONSENSE)
 
 
 class Loaded(NamedTuple):
@@ -333,5 +332,7 @@ def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.n
     info = archive.getinfo(f"{name}.npy")
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_limit(shape, dtype):
         raise ValueError(f"the entry {name!r} is larger than its declared shape {shape}")
+    if info.file_size > archive.start_dir:
+        raise ValueError(f"the entry {name!r} is larger than the file")
     with archive.open(info) as raw:
         return read_npy(raw, name, shape, dtype, info.file_size)  # type: ignore[arg-type]

@@ -184,17 +184,17 @@ def _of_folder(path: pathlib.Path) -> str | None:
 
 def _of_file(path: pathlib.Path) -> str | None:
     with path.open("rb") as file:
-        head = file.read(16)
+        head = file.read(20)
     if zipfile.is_zipfile(path):
         return _of_archive(path)
     for magic, kind in _MAGIC.items():
         if head.startswith(magic):
             return "torch" if kind == "pickle" and path.suffix in (".pt", ".pth") else kind
-    if len(head) == 16 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
+    if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         return "safetensors"
-    # PaddlePaddle's file of a variable begins with two numbers: its version, 0, and its number of LoD levels, 0 for
-    # parameters.
-    return "original parameters" if len(head) == 16 and not any(head[:5]) else None
+    # PaddlePaddle's file of a variable begins with its version, 0, its number of LoD levels, 0 for parameters, the
+    # version of the tensor, 0, and the size of its description.
+    return "original parameters" if len(head) == 20 and not any(head[:5]) and any(head[16:]) else None
 
 
 def _of_archive(path: pathlib.Path) -> str | None:

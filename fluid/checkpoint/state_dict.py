@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import io
 import os
 import zipfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util import npy
 from fluid._util.paths import PathLike, local_path
 from fluid._util.text import counted, shape_text, text_table
 from fluid.checkpoint import safetensors
@@ -101,11 +103,27 @@ def _read_safetensors(file: Any) -> dict[str, np.ndarray]:
 
 
 def _read_npz(file: Any) -> dict[str, np.ndarray]:
+    with _archive(file) as archive:
+        found = npy.entries(archive)
+        for entry in found.values():
+            npy.outline(archive, entry)
+        arrays = {}
+        for name, entry in found.items():
+            with archive.open(entry) as stream:
+                arrays[name] = npy.read_array(stream)
+        return arrays
+
+
+@contextlib.contextmanager
+def _archive(file: Any) -> Iterator[zipfile.ZipFile]:
+    """Open an archive of arrays; in the `with` block, errors of a damaged archive become ParameterFileErrors."""
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise errors.ParameterFileError(f"cannot read {str(file)!r}: {error}; expected arrays of numbers") from error
+        with zipfile.ZipFile(file) as archive:
+            yield archive
+    except npy.DAMAGES as error:
+        raise errors.ParameterFileError(
+            f"cannot read {str(file)!r}: {error or type(error).__name__}; expected arrays of numbers"
+        ) from error
 
 
 def _read_torch(file: Any) -> dict[str, np.ndarray]:
@@ -116,6 +134,11 @@ def _read_torch(file: Any) -> dict[str, np.ndarray]:
             f"{str(file)!r} needs PyTorch: pip install torch; or convert the file where PyTorch is installed, by "
             f"safetensors.torch.save_file(state_dict, '{file.with_suffix('.safetensors')}')"
         ) from error
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        raise errors.ParameterFileError(
+            f"{str(file)!r} needs PyTorch 2.6 or newer, found {torch.__version__}: with older versions, a file of "
+            f"weights can run code. Write pip install 'torch>=2.6', or convert the file by safetensors.torch.save_file"
+        )
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # PyTorch raises errors of many types, with long texts about unsafe files
@@ -257,8 +280,19 @@ def fit(
       ParameterFileError: the file does not exist, or is of another format.
       ParameterError: an array matches no row, a row matches no array, a parameter gets no array, or shapes differ.
     """
-    where = "the given weights" if isinstance(given, Mapping) else os.fspath(given)
-    found = {n: _on_host(v) for n, v in given.items()} if isinstance(given, Mapping) else read_state_dict(given)
+    if isinstance(given, Mapping):
+        return _fitted({n: _on_host(v) for n, v in given.items()}, "the given weights", table, wanted, ignore)
+    where, file = os.fspath(given), local_path(given, errors.ParameterFileError)
+    if recognized(file) == "npz":  # refuse shapes that the program does not want before reading (decompressing) data
+        with _archive(file) as archive:
+            outlines = {name: npy.outline(archive, entry) for name, entry in npy.entries(archive).items()}
+        _fitted(outlines, where, table, wanted, ignore)
+    return _fitted(read_state_dict(given), where, table, wanted, ignore)
+
+
+def _fitted(
+    found: Mapping[str, np.ndarray], where: str, table: NameTable, wanted: Wanted, ignore: str | Sequence[str]
+) -> tuple[ArraySource, StateDictReport]:
     rows = [_Row(pattern, target) for pattern, target in table.items()]
     patterns = [ignore] if isinstance(ignore, str) else list(ignore)
     ignored, kept = _matching(found, patterns), _matching(wanted, patterns)
@@ -267,7 +301,7 @@ def fit(
     shares, problems = _shares(rows, there)
     problems += _leftovers(rows, shares, there, wanted, here)
     taken = {share.target: share.name for share in shares if share.target in here}
-    arrays = {s.target: _converted(s.array, here[s.target][1]) for s in shares if s.target in here}
+    arrays = {s.target: _converted(s.array, *here[s.target]) for s in shares if s.target in here}
     problems += [text for n, array in arrays.items() if (text := _difference(n, taken[n], array, *here[n]))]
     if problems:
         _raise(where, problems)
@@ -324,10 +358,13 @@ def _matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
     return [name for name in names if any(name == p or fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 
-def _converted(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert floating-point numbers to the floating-point dtype of the program; return other arrays unchanged."""
-    both = jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
-    return array.astype(dtype) if both else array
+def _converted(array: np.ndarray, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Convert floating-point numbers to the floating-point dtype of the program; return other arrays unchanged.
+
+    An array of another shape is also returned unchanged.
+    """
+    floats = all(jnp.issubdtype(kind, jnp.floating) for kind in (array.dtype, dtype))
+    return array.astype(dtype) if floats and array.shape == tuple(shape) else array
 
 
 def _difference(name: str, origin: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> str | None:

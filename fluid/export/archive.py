@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid._util import npy
 from fluid._util.paths import local_path
 from fluid.checkpoint import NONSENSE, instead, replaced, warn_of_ending, write_npy, zip_entry
 from fluid.export import standalone
@@ -59,10 +60,13 @@ def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, b
 def is_artifact(path: Any) -> bool:
     """Return True if the file at `path` looks like an exported model; `read` also checks that it is undamaged."""
     target = file_of(path)
-    if not target.is_file() or not zipfile.is_zipfile(target):
+    if not target.is_file():
         return False
-    with zipfile.ZipFile(target) as archive:
-        return standalone.SUMS in archive.namelist()
+    try:
+        with zipfile.ZipFile(target) as archive:
+            return standalone.SUMS in archive.namelist()
+    except npy.DAMAGES:
+        return False
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:

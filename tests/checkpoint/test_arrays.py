@@ -52,7 +52,7 @@ def forged(path, array, shape=(4,), dtype="float32", content=None, compression=z
 @pytest.mark.parametrize("dtype", ["int32", "uint32", ">f4", "U1", "S4", [("a", "f4")], "2i2"])
 def test_numbers_of_another_dtype_are_not_reinterpreted(tmp_path, dtype):
     forged(tmp_path / "a.params", np.zeros(4, dtype))
-    with pytest.raises(errors.ParameterFileError, match=r"declared as float32\[4\]"):
+    with pytest.raises(errors.ParameterFileError, match=r"declared as float32\[4\]|no array of numbers"):
         checkpoint.load_arrays(tmp_path / "a.params")
 
 

@@ -1,6 +1,8 @@
 """The function `fluid.io.load_state_dict`: it loads weights of other libraries by a table of names."""
 
 import sys
+import types
+import zipfile
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
+from fluid._util import npy
 
 TABLE = {"layer.{n}.weight": ("block_{n}/fc_0.w_0", "transpose"), "layer.{n}.bias": "block_{n}/fc_0.b_0"}
 
@@ -167,6 +170,68 @@ def test_unreadable_files_are_refused(tmp_path):
     np.savez(tmp_path / "objects.npz", w=np.array([{}]))
     with pytest.raises(errors.ParameterFileError, match="expected arrays of numbers"):
         fluid.io.read_state_dict(tmp_path / "objects.npz")
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array(["a"]), "text, dates and records are no weights"),
+        (np.array(["2020-01-01"], "datetime64[D]"), "text, dates and records are no weights"),
+        (np.zeros(2, [("w", "f4")]), "no array of numbers"),
+    ],
+)
+def test_arrays_without_numbers_are_refused(tmp_path, array, message):
+    np.savez(tmp_path / "w.npz", good=np.ones(2), w=array)
+    with pytest.raises(errors.ParameterFileError, match=message):
+        fluid.io.read_state_dict(tmp_path / "w.npz")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_arrays_of_one_name_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
+        for _ in range(2):
+            with archive.open("w.npy", "w") as entry:
+                np.save(entry, np.ones(2))
+    with pytest.raises(errors.ParameterFileError, match="two of its entries have one name"):
+        fluid.io.read_state_dict(tmp_path / "w.npz")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_archives_raise_errors_of_fluid(tmp_path, save):
+    save(tmp_path / "w.npz", w=np.ones((3, 2), "float32"), b=np.zeros(2, "float32"))
+    whole, refused = (tmp_path / "w.npz").read_bytes(), 0
+    for place in range(len(whole)):
+        (tmp_path / "w.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            fluid.io.read_state_dict(tmp_path / "w.npz")
+        except errors.ParameterFileError:
+            refused += 1
+    assert refused > len(whole) / 4
+
+
+def test_unwanted_shapes_are_refused_before_data_is_read(tmp_path, session, monkeypatch):
+    np.savez_compressed(tmp_path / "w.npz", **weights(**{"layer.0.bias": np.zeros(4_000_000, "float32")}))
+    with monkeypatch.context() as patched:
+        patched.setattr(npy, "read_array", None)
+        assert "expected float32[3]" in message(session, tmp_path / "w.npz")
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive, archive.open("layer.0.bias.npy", "w") as entry:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
+        np.lib.format.write_array_header_1_0(entry, header)
+    with pytest.raises(errors.ParameterFileError, match="its header declares 40000000001"):
+        fluid.io.read_state_dict(tmp_path / "w.npz")
+
+
+def test_pytorch_that_can_run_code_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.5.1+cpu"))
+    (tmp_path / "w.pt").write_bytes(b"\x80\x02}q\x00." * 4)
+    with pytest.raises(errors.ParameterFileError, match=r"needs PyTorch 2\.6 or newer, found 2\.5\.1"):
+        fluid.io.read_state_dict(tmp_path / "w.pt")
+
+
+def test_a_file_of_zeros_is_damaged(tmp_path):
+    (tmp_path / "w.params").write_bytes(bytes(1000))
+    with pytest.raises(errors.ParameterFileError, match="or is damaged"):
+        fluid.io.load_arrays(tmp_path / "w.params")
 
 
 def test_pickle_is_not_run(tmp_path):

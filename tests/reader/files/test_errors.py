@@ -1,6 +1,7 @@
 """Errors of `reader.files`: absent, unknown and damaged files, and files with wrong contents."""
 
 import contextlib
+import gzip
 import json
 import sys
 
@@ -12,6 +13,7 @@ import written_files
 from written_files import id_of
 
 from fluid import errors, reader
+from fluid.reader.files.formats import json_lines
 
 WRONG_CALLS = {
     "no file": (lambda: reader.files("train-*.csv"), "found no file that matches 'train-.*reader.files"),
@@ -237,3 +239,11 @@ def test_an_error_ends_the_pass_and_all_threads(tmp_path):
         next(rows)
     assert not [t for t in threading.enumerate() if t.name.startswith("fluid-reader")]
     assert list(rows) == []
+
+
+def test_a_line_that_fills_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "LINE_LIMIT", 1 << 21)
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
+        file.write(b'{"x": 1}\n' + b" " * (1 << 23))
+    with pytest.raises(errors.ReaderError, match=r"a\.jsonl\.gz: found a line of more than 2 MiB"):
+        list(reader.files(tmp_path / "a.jsonl.gz"))

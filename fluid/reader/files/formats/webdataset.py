@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import IO, Any
 
+from fluid._util.npy import read_array
 from fluid.reader.base import Rows
 from fluid.reader.files.format import Fields, Format, Piece, Row, broken
-from fluid.reader.files.formats.npz import read_array
 
 KEY = "__key__"
 # The type of a row that is not decoded yet: its name, and a dict by extension with the name and the bytes of each file.
