@@ -366,7 +366,7 @@ def test_names_of_saved_state_are_refused(settings):
 
 def test_outputs_are_not_called_like_methods_of_results():
     methods = sorted(name for name in dir(fluid.Results) if not name.startswith("_"))
-    assert methods == ["count", "get", "index", "items", "keys", "names", "unread", "values"]
+    assert methods == ["count", "get", "index", "items", "keys", "names", "values"]
     for name in methods:
         with pytest.raises(errors.ProgramError, match=f"output '{name}', which is a method"):
             fluid.Program(lambda name=name: {name: layers.mean(layers.data("x", shape=[4]))})
