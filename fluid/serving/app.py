@@ -3,15 +3,13 @@
 A request passes through the connection (limits), `http` (access, body), the App, the protocol, `Runner.job` (checks,
 padding), the Batcher and `Runner.run`. For small models, the event loop is the bottleneck. Therefore the head and the
 body of a response are sent together, the event loop is woken once for a batch, and several requests are logged at
-once. A model that takes at most a millisecond on a CPU runs in the event loop while only one client sends requests. One
-thread parses large requests, and another one writes large responses, in turns.
+once. One thread parses large requests, and another one writes large responses, in turns.
 """
 
 import asyncio
 import contextlib
 import functools
 import logging
-import math
 import pathlib
 import re
 import time
@@ -32,8 +30,6 @@ LOG = logging.getLogger("fluid.serving")
 # Size limits in bytes, of binary tensors and of a response in JSON. Above a limit, another thread parses the request or
 # writes the response: this takes some milliseconds, during which the event loop could serve no other request.
 _LARGE, _LARGE_AS_JSON = 1 << 20, 200_000
-# A client is the only active one if no other client has sent a request for this number of seconds.
-_ALONE = 0.01
 # The time, in seconds, to wait for a result before an asyncio task begins to check whether the client disconnects. Most
 # results come earlier, so no task is needed for them.
 _UNWATCHED = 0.02
@@ -114,35 +110,6 @@ class InferenceMetrics(http.Metrics):
         return [waiting, compiled]
 
 
-class LoneClient:
-    """A record of the last requests, which detects whether only one client sends requests.
-
-    Args:
-      seconds: a client is the only active one if no other client has sent a request for this number of seconds.
-
-    Example:
-      >>> lone = LoneClient(60.0)
-      >>> lone.sends("one"), lone.sends("one"), lone.sends("other"), lone.sends("other")
-      (True, True, False, False)
-    """
-
-    def __init__(self, seconds: float):
-        self._seconds = seconds
-        self._client: Any = None
-        self._last = self._last_of_others = -math.inf
-
-    def sends(self, client: Any) -> bool:
-        """Record a request of `client`; return whether `client` is the only active client.
-
-        The result is True if no other client has sent a request in the last `seconds` seconds.
-        """
-        now = time.monotonic()
-        if client != self._client:
-            self._client, self._last_of_others = client, self._last
-        self._last = now
-        return now - self._last_of_others > self._seconds
-
-
 class App(http.Application):
     """An ASGI application that serves models by the Open Inference Protocol.
 
@@ -178,7 +145,6 @@ class App(http.Application):
         self.models = Models(models, settings, metrics.count_batch, self._wake, place)
         self.on_loaded: Callable[[], object] = lambda: None
         self._reload_every = reload_every
-        self._lone_client = LoneClient(_ALONE)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loading: asyncio.Task[None] | None = None
         self._paths: dict[str, http.Endpoint] = {
@@ -336,17 +302,15 @@ class App(http.Application):
         inference: protocol.InferRequest,
         job: Job,
     ) -> tuple[Version, Job]:
-        """Run a job now or queue it; return the job, and the model version that runs the job.
+        """Queue a job; return the job, and the model version that runs the job.
 
         If a newer version has replaced `version` meanwhile, a new job of the newer version is created and returned.
         """
-        is_alone = self._lone_client.sends(request.client)
         for _ in range(_REPLACEMENTS):
             sizes = version.runner.answer_sizes(job)
             self.count_answer(request, 0 if sizes is None else _size(inference, sizes))
             try:
-                if not (is_alone and version.runner.is_quick(job) and version.batcher.run_now(job)):
-                    version.batcher.submit(job)
+                version.batcher.submit(job)
                 return version, job
             except QueueFull:
                 raise Refusal(503, "too many requests are waiting; try again later") from None

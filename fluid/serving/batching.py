@@ -109,7 +109,6 @@ class Batcher:
         self._rows = 0  # the total number of rows in all waiting jobs (inference requests)
         self._last = 1  # the number of jobs (inference requests) in the last batch
         self._closed = False
-        self._running = threading.Lock()
         self._thread: threading.Thread | None = None  # starts with the first job: a Batcher without jobs needs no close
 
     @property
@@ -139,26 +138,6 @@ class Batcher:
             if len(self._jobs) == 1 or self._is_full():
                 self._changed.notify()
 
-    def run_now(self, job: Job) -> bool:
-        """Run a job in the calling thread if the Batcher is idle; this saves two switches between threads.
-
-        Returns:
-          True if the job has run.
-
-        Raises:
-          Exception: the exception of `run`.
-        """
-        if self._jobs or self._last > 1 or self._closed or not self._running.acquire(blocking=False):
-            return False
-        try:
-            job.future.set_result(self._run([job])[0])
-            return True
-        except Exception as error:
-            self._failed(error)
-            raise
-        finally:
-            self._running.release()
-
     def cancel(self, job: Job) -> None:
         """Remove a job from the queue and cancel its future; a job that already runs continues."""
         with self._changed:
@@ -184,8 +163,7 @@ class Batcher:
 
     def _answer(self, jobs: Sequence[Job]) -> None:
         try:
-            with self._running:
-                results = self._run(jobs)
+            results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
         # Only the jobs of this batch get the exception. The thread goes on, because the model may succeed on the next
@@ -258,8 +236,6 @@ LOG = logging.getLogger("fluid.serving")
 Rung = Mapping[str, Sizes]
 """The number of time steps to which sequences are padded, for each feed; two numbers for nested sequences."""
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
-# The maximum time, in seconds, that a model may run in the event loop, which it blocks.
-_QUICK = 1e-3
 
 
 class CompiledSizes:
@@ -349,7 +325,6 @@ class Runner:
         self._keys: dict[Any, tuple[int, dict[str, tuple[int, int]]] | None] = {}
         self._warm = 0
         self._seconds: dict[tuple[Any, int], float] = {}
-        self._quick: set[tuple[Any, int]] = set()
         named = program.output_names is not None
         self.signature = Signature(self._specs, (), named, program.draws, program.table)
         line = program.mixing() if self._has_rows() else None
@@ -385,9 +360,6 @@ class Runner:
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = replace(self.signature, outputs=self._outputs(values))
         self._warm = len(self._keys)
-        if self.together and self.session.device.platform == "cpu":
-            code = str(self._step.lowered(feeds).compile().as_text())
-            self._quick = {k for k, seconds in self._seconds.items() if seconds <= _QUICK} if is_steady(code) else set()
 
     def job(self, values: Mapping[str, Any], timeout: float, seed: int | None = None) -> Job:
         """Check the feeds of a request, pad their sequences to a compiled size, and return a job with these feeds.
@@ -475,13 +447,6 @@ class Runner:
                     f"feed {spec.name!r}: found {found} numbers, expected at most {most}, {self.max_rows} rows of the "
                     f"longest; send them in several requests, or serve the model with larger buckets: --buckets"
                 )
-
-    def is_quick(self, job: Job) -> bool:
-        """Return whether a batch of only this job takes at most a millisecond for any values.
-
-        The result is False on any device except a CPU, because other work may keep an accelerator busy.
-        """
-        return (job.shape, self._shapes.padded_rows(job.rows)) in self._quick
 
     def choose(self, key: Hashable, rows: int) -> int:
         """Return the number of waiting rows to run next: all `rows` with padding, or fewer rows without padding.
@@ -601,11 +566,6 @@ def _count(value: Any) -> int:
     """Return the number of rows of the data of a feed; 0 for a scalar."""
     data = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
     return len(data) if isinstance(data, list) or np.ndim(data) else 0
-
-
-def is_steady(code: str) -> bool:
-    """Return whether compiled code takes an equal time for all values, because it has no loops or calls of Python."""
-    return " while(" not in code and "callback" not in code
 
 
 def _names_of(program: Program) -> list[str]:

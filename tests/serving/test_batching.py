@@ -78,47 +78,6 @@ def test_every_job_is_answered_within_the_batch_limit(kinds, most):
     assert firsts == sorted(firsts), "who came first runs first"
 
 
-def test_an_idle_model_runs_in_the_calling_thread():
-    threads = []
-
-    def run(jobs):
-        threads.append(threading.current_thread())
-        if jobs[0].values["x"] == 1:
-            raise FloatingPointError("broken")
-        return [{"y": 2 * job.values["x"]} for job in jobs]
-
-    failures = []
-    batcher = Batcher(run, max_rows=4, failed=failures.append)
-    job = a_job(3)
-    assert batcher.run_now(job) and job.future.result() == {"y": 6}
-    with pytest.raises(FloatingPointError):
-        batcher.run_now(a_job(1))
-    assert [str(f) for f in failures] == ["broken"]
-    job = a_job(4)
-    batcher.submit(job)
-    assert job.future.result() == {"y": 8}
-    batcher.close()
-    assert not batcher.run_now(a_job(5))
-    assert threads[:2] == [threading.current_thread()] * 2 and threads[2] is not threads[0] and len(threads) == 3
-
-
-def test_a_busy_model_refuses_to_run_immediately():
-    recorder = Recorder()
-    batcher = Batcher(recorder.run, max_rows=4)
-    batcher.submit(a_job(0))
-    recorder.running.wait()
-    assert not batcher.run_now(a_job(1)), "a batch runs"
-    waiting = [a_job(2), a_job(3)]
-    for job in waiting:
-        batcher.submit(job)
-    assert not batcher.run_now(a_job(4)), "others have come before"
-    recorder.go_on.set()
-    assert [job.future.result() for job in waiting] == [{"y": 4}, {"y": 6}]
-    assert not batcher.run_now(a_job(5)), "others are likely to come"
-    batcher.close()
-    assert recorder.batches == [[0], [2, 3]]
-
-
 def test_a_batch_waits_for_the_last_batch_size():
     recorder = Recorder()
     batcher = Batcher(recorder.run, max_rows=64, max_delay=3600.0)

@@ -6,26 +6,14 @@ import copy
 import json
 import socket
 
-import jax
-import jax.numpy as jnp
 from serving.running_server import DIGITS, ask, digits, image_request, params_of, post, raw
 
 import fluid
 from fluid.serving import app, batching
-from fluid.serving.batching import Runner, is_steady
+from fluid.serving.batching import Runner
 from fluid.serving.connection import BufferedTransport
 from fluid.serving.http import run_in_thread
 from fluid.serving.server import _listening
-
-
-def test_only_code_without_loops_and_calls_is_steady():
-    def code(function):
-        return jax.jit(function).lower(jnp.ones(3)).compile().as_text()
-
-    assert is_steady(code(lambda x: jnp.exp(x) @ x))
-    assert not is_steady(code(lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: 2 * y, x)))
-    assert not is_steady(code(lambda x: jax.lax.scan(lambda y, z: (jnp.sin(y * z), y), x, jnp.outer(x, x))[0]))
-    assert not is_steady(code(lambda x: jax.pure_callback(lambda y: y, x, x)))
 
 
 def test_results_at_the_start_of_watching_are_sent(monkeypatch):
@@ -44,7 +32,6 @@ def test_a_model_replaced_at_every_try_returns_503(monkeypatch):
     with fluid.serve(models, port=0, max_batch=1) as server:
         served = server.app.models.find
         monkeypatch.setattr(batching.Batcher, "submit", closed)
-        monkeypatch.setattr(Runner, "is_quick", lambda runner, job: False)
         monkeypatch.setattr(server.app.models, "find", lambda *names: copy.copy(served(*names)))
         status, answer = ask(server, DIGITS, image_request())
         assert (status, answer["error"]) == (503, "the model 'digits' is not served any more")

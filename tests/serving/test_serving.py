@@ -5,7 +5,6 @@ import json
 import logging
 import pathlib
 import subprocess
-import threading
 
 import jax
 import numpy as np
@@ -17,14 +16,11 @@ from serving.running_server import (
     WORDS,
     ask,
     centered,
-    connected,
     digits,
     image_request,
     nested,
     params_of,
-    post,
     raw,
-    read_answer,
     save,
     sentiment,
 )
@@ -32,7 +28,6 @@ from tritonclient.utils import InferenceServerException
 
 import fluid
 from fluid import errors
-from fluid.serving.app import LoneClient
 
 
 @pytest.fixture
@@ -487,35 +482,6 @@ def test_models_that_cannot_be_served(files, tmp_path, server):
     for port in (65536, -1, "8000", True):
         with pytest.raises(errors.ArgumentError, match=f"found port={port!r}, expected a number from 1 to 65535"):
             fluid.serve(files["digits"], port=port)
-
-
-# A test of the thread in which the server computes an answer.
-
-
-def test_the_event_loop_answers_quick_lone_clients(files, monkeypatch):
-    with fluid.serve(files["digits"], port=0, max_batch=4) as server:
-        runner = server.app.models.find("digits").runner
-        monkeypatch.setattr(server.app, "_lone_client", LoneClient(3600.0))
-        threads = []
-        run = runner.run
-
-        def noted(jobs):
-            threads.append(threading.current_thread().name)
-            return run(jobs)
-
-        monkeypatch.setattr(runner, "run", noted)
-        request = post(DIGITS, json.dumps(image_request()).encode())
-
-        def answered(connection, quick):
-            monkeypatch.setattr(runner, "is_quick", lambda job: quick)
-            connection.sendall(request)
-            return read_answer(connection)[0] == 200 and threads.pop()
-
-        with connected(server) as first, connected(server) as second:
-            assert answered(first, quick=True) == "fluid-server" == answered(first, quick=True)
-            assert answered(first, quick=False) == "fluid-batcher"
-            assert answered(first, quick=True) == "fluid-server"
-            assert answered(second, quick=True) == "fluid-batcher" == answered(first, quick=True)
 
 
 # Tests of the metrics, the log and the page.
