@@ -49,14 +49,7 @@ _COMMANDS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command of the `fluid` command line.
-
-    Args:
-      arguments: the command-line arguments without the program's name; None for `sys.argv[1:]`.
-
-    Returns:
-      The exit status: 0; 1 for a FluidError; 130 after Ctrl-C; or 141 if the reader of the output closed the pipe.
-    """
+    """Run a command of the `fluid` command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         try:

@@ -116,9 +116,6 @@ def _check_norm(owner: str, norm: Any) -> None:
     """Check that `clip_norm`, the limit of a gradient norm, is positive: 0 or less would zero or reverse gradients.
 
     NaN is accepted, and so is a traced value, as in a `fluid.Population`.
-
-    Raises:
-      ArgumentError: the norm is 0 or negative.
     """
     if isinstance(norm, int | float) and norm <= 0:
         raise errors.ArgumentError(
@@ -128,11 +125,7 @@ def _check_norm(owner: str, norm: Any) -> None:
 
 
 def _check_bounds(high: Any, low: Any) -> None:
-    """Check that clipping bounds include 0: otherwise clipping would change the sign of gradients.
-
-    Raises:
-      ArgumentError: the lower bound is above 0, the upper bound is below 0, or the bounds are equal.
-    """
+    """Check that clipping bounds include 0: otherwise clipping would change the sign of gradients."""
     lowest = -high if low is None and isinstance(high, int | float) else low
     if (
         isinstance(high, int | float)

@@ -349,14 +349,6 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
     """Draw an array of random numbers, if possible on the host, which avoids an XLA compilation for each shape.
 
     Large arrays, arrays of one element, 64-bit dtypes and traced keys are drawn by XLA.
-
-    Args:
-      kind: the distribution: "uniform", "normal" or "truncated".
-      key: the random key.
-      shape: shape of the result.
-      dtype: dtype of the result.
-      first: the lower bound of the uniform distribution, or the mean of a normal distribution.
-      second: the upper bound of the uniform distribution, or the standard deviation of a normal distribution.
     """
     words = host_random.key_data(key)
     count = math.prod(shape)
@@ -381,10 +373,7 @@ def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) ->
     The function uses `jax.lax`, because each function of `jax.numpy` would be traced separately in every process.
 
     Args:
-      kind: the distribution: "uniform", "normal" or "truncated".
       fractions: random numbers in `[0, 1)`.
-      first: the lower bound of the uniform distribution, or the mean of a normal distribution.
-      second: the upper bound of the uniform distribution, or the standard deviation of a normal distribution.
     """
     dtype = fractions.dtype
     first = lax.convert_element_type(first, dtype)
@@ -417,14 +406,6 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
 
     A large array is drawn in blocks of rows, because XLA needs several times the memory of the numbers that it draws
     at once.
-
-    Args:
-      kind: the distribution: "uniform", "normal" or "truncated".
-      key: the random key.
-      shape: shape of the result.
-      dtype: dtype of the result.
-      first: the lower bound of the uniform distribution, or the mean of a normal distribution.
-      second: the upper bound of the uniform distribution, or the standard deviation of a normal distribution.
     """
     first = jnp.asarray(first, dtype)
     second = jnp.asarray(second, dtype)
@@ -441,7 +422,6 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
 
 
 def _rows(shape: tuple[int, ...]) -> int:
-    """Return the number of rows that XLA draws at once, when it fills a large array with random numbers."""
     return max(1, _BLOCK // max(1, math.prod(shape[1:])))
 
 

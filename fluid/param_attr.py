@@ -169,12 +169,6 @@ ParamSetting = ParamAttr | str | bool | Callable[..., Any] | L1Decay | L2Decay |
 def to_attr(value: ParamSetting) -> ParamAttr | None:
     """Convert an argument `param_attr=` or `bias_attr=` of a layer to a ParamAttr.
 
-    Args:
-      value: None or True for the defaults, a ParamAttr, a string as name, an initializer, a regularizer, or False.
-
-    Returns:
-      A ParamAttr; None for False, which means that the layer does not have this parameter.
-
     Raises:
       ArgumentTypeError: the value is of another type.
 

@@ -265,9 +265,6 @@ Parallel = bool | str | Mesh | None
 class OneDevice:
     """A layout that stores all arrays of a Session on one device; implements `fluid.core.Layout`.
 
-    Args:
-      device: the device.
-
     Attributes:
       device: the device.
       mesh: None, because there is no mesh.

@@ -55,11 +55,7 @@ class L1Decay:
 
 
 def _check(owner: str, coefficient: Any) -> None:
-    """Check that the coefficient of a decay is not negative, which would make parameters grow.
-
-    Raises:
-      ArgumentError: the coefficient is negative.
-    """
+    """Check that the coefficient of a decay is not negative, which would make parameters grow."""
     if isinstance(coefficient, int | float) and coefficient < 0:
         raise errors.ArgumentError(
             f"{owner}({coefficient!r}): expected 0 or a positive number, since a negative decay makes parameters grow "

@@ -13,9 +13,6 @@ def guard(new_generator: None = None) -> Iterator[None]:
     Inside a program function, the guard must come before all layers. A later reset would create two layers with one
     name, which would share their parameters.
 
-    Args:
-      new_generator: only None is accepted.
-
     Raises:
       ArgumentTypeError: `new_generator` is given.
       ProgramError: the program function has called layers before the guard.
@@ -44,9 +41,6 @@ def guard(new_generator: None = None) -> Iterator[None]:
 
 def generate(key: str) -> str:
     """Return a new automatic name inside a program function, such as `fc_0` for "fc".
-
-    Args:
-      key: the beginning of the name.
 
     Raises:
       OutsideProgramError: no program function is running.

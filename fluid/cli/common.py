@@ -21,12 +21,7 @@ from fluid.runtime.results import Results
 
 
 class MistypedError(errors.ArgumentError):
-    """An error for a mistyped argument of a command, for which a correction is known.
-
-    Args:
-      message: the error message.
-      correct: a function that maps the arguments of the command to corrected arguments.
-    """
+    """An error for a mistyped argument of a command, for which a correction is known."""
 
     def __init__(self, message: str, correct: Callable[[list[str]], list[str]]):
         super().__init__(message)
@@ -35,12 +30,6 @@ class MistypedError(errors.ArgumentError):
 
 def mistyped(message: str, wrong: str, known: Iterable[str], prefix: str = "") -> errors.ArgumentError:
     """Return the error for a mistyped name, which suggests the nearest known name, or lists all known names.
-
-    Args:
-      message: the first sentence of the message.
-      wrong: the mistyped name.
-      known: the correct names.
-      prefix: the text before the name in the command, such as the file of a function.
 
     Example:
       >>> error = mistyped("there is no optimizer 'Adm'.", "Adm", ["Adam", "SGD"])
@@ -63,15 +52,7 @@ def mistyped(message: str, wrong: str, known: Iterable[str], prefix: str = "") -
 
 
 def command(commands: Any, name: str, run: Callable[..., int], summary: str, example: str) -> argparse.ArgumentParser:
-    """Declare a command for argparse, and return its parser, to which the caller adds the arguments.
-
-    Args:
-      commands: the object of `ArgumentParser.add_subparsers`.
-      name: the name of the command.
-      run: a function that runs the command with the parsed arguments, and returns the exit status.
-      summary: one line for the list of commands and for `--help`.
-      example: one or more command lines, which `--help` shows.
-    """
+    """Declare a command for argparse, and return its parser, to which the caller adds the arguments."""
     lines = "".join(f"\n  {line}" for line in example.splitlines())
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -93,13 +74,6 @@ def add_parameters(parser: argparse.ArgumentParser, required: bool = True) -> No
 
 def parameters(given: argparse.Namespace) -> Any:
     """Return the parameters that the arguments of a command name.
-
-    Args:
-      given: the parsed arguments, see `add_parameters`.
-
-    Returns:
-      The path in `--params`; or the arrays, by name, of the newest checkpoint in the folder `--checkpoint`. None if
-      both arguments are absent.
 
     Raises:
       ArgumentError: the file in `--params` does not exist.
@@ -123,11 +97,6 @@ def by_name(results: Results) -> dict[str, Any]:
 
 def optimizer(text: str, learning_rate: float | None, arguments: Mapping[str, Any]) -> Any:
     """Create the optimizer that an argument of a command names.
-
-    Args:
-      text: a name in `fluid.optimizer`, such as "Adam", or an import string.
-      learning_rate: the learning rate; None for 1e-3.
-      arguments: other arguments of the optimizer, by name.
 
     Raises:
       ArgumentError: there is no such optimizer, or it has no such argument.
@@ -158,9 +127,6 @@ def optimizer(text: str, learning_rate: float | None, arguments: Mapping[str, An
 def find(where: str) -> Any:
     """Return the object that an import string names.
 
-    Args:
-      where: `FILE.py:NAME` or `MODULE:NAME`; the name may have dots. The file may import modules of its folder.
-
     Raises:
       ArgumentError: the file, the module or the name does not exist. Exceptions of the module itself propagate.
     """
@@ -189,10 +155,6 @@ def program(where: str) -> Callable[[], Any]:
 
 def existing(what: str, path: str) -> str:
     """Check that a file exists, and return its path unchanged.
-
-    Args:
-      what: the kind of file, for the error message.
-      path: a path; or a URL, which is not checked.
 
     Raises:
       ArgumentError: the path does not exist; the message suggests another file in its folder.

@@ -48,7 +48,6 @@ def run(parsers: Mapping[str, argparse.ArgumentParser], given: argparse.Namespac
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the long options of a command, such as `--help`, from its usage text."""
     return ["--help", *dict.fromkeys(re.findall(r"--[a-z][a-z-]*", parser.format_usage()))]
 
 

@@ -56,14 +56,6 @@ def minibatches(
 ) -> fluid.reader.Reader:
     """Return a reader of minibatches from data files. All commands read data by this function.
 
-    Args:
-      path: a path, address or pattern, as for `fluid.reader.files`.
-      feeds: declarations of the feeds to read, by name.
-      batch_size: the number of rows of a minibatch.
-      renamed: by feed name, the column of each feed whose column has another name.
-      shuffle: True reads the rows in a new random order in each pass.
-      seed: the seed of these orders.
-
     Raises:
       ArgumentError: there is no such file, or a feed has no column.
       ReaderError: a file cannot be read.
@@ -89,7 +81,6 @@ def write(path: str | None, results: Iterable[Mapping[str, Any]]) -> int:
     """Write the rows of results to a CSV or Parquet file, minibatch by minibatch, and return the number of rows.
 
     Args:
-      path: a path that ends in ".csv" or ".parquet"; None writes CSV to the standard output.
       results: for each minibatch, columns `[rows, ...]` by name.
 
     Raises:
@@ -213,7 +204,6 @@ def _columns(column: str, known: Sequence[str]) -> list[str]:
 
 
 def _is_plain(spec: FeedSpec) -> bool:
-    """Return True if the columns of a feed can be read in its dtype: if it has numbers, and no nested sequences."""
     return spec.lod_level < 2 and np.dtype(spec.dtype).kind in "biuf"
 
 

@@ -92,11 +92,7 @@ def _file(path: pathlib.Path) -> _Contents:
 
 
 def _compared(there: pathlib.Path, here: pathlib.Path) -> _Contents:
-    """Describe the differences between the numbers in two parameter files.
-
-    Raises:
-      ParameterError: names, shapes or dtypes differ; the message shows the source lines that created the arrays.
-    """
+    """Describe the differences between the numbers in two parameter files."""
     found, known = load_file(there), load_file(here)
     wanted = {name: (array.shape, str(array.dtype)) for name, array in known.arrays.items()}
     advice = 'load_params takes arrays with other names by rename={"old/*": "new/*"}'

@@ -76,11 +76,6 @@ class Processes:
 
     Each process leads its own operating-system session. So Ctrl-C on the terminal reaches a process only once, through
     the launcher, and the launcher can kill a process together with all its children.
-
-    Args:
-      command: the command line that every process runs.
-      count: the number of processes.
-      devices: the number of devices of each process.
     """
 
     def __init__(self, command: Sequence[str], count: int, devices: int):
@@ -132,12 +127,7 @@ class Processes:
         os.close(self._write_end)
 
     def show(self, everything: bool, folder: pathlib.Path | None) -> None:
-        """Show the output of all processes; lines of all processes except process 0 begin with their process number.
-
-        Args:
-          everything: True shows standard output and error output of the other processes; False only error output.
-          folder: a folder for files with the output of the other processes, which is then not shown; None for no files.
-        """
+        """Show the output of all processes; lines of all processes except process 0 begin with their process number."""
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         for index, process in enumerate(self._processes[1:], start=1):
@@ -238,7 +228,6 @@ def _forwarded(tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def _ending(code: int) -> str:
-    """Describe the return code of a failed process in words, such as "was ended by SIGKILL"."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has failed with exit status {code}"
 
 

@@ -103,7 +103,6 @@ def _rows(text: str) -> list[int]:
 
 
 def _optimizer(given: argparse.Namespace, program: Any) -> Any:
-    """Return the optimizer that `--optimizer` names. The default is Adam, or None if the program calls `minimize`."""
     if given.optimizer is not None:
         return common.find(given.optimizer)
     return None if Program(program).minimizes else Adam(given.learning_rate)

@@ -50,9 +50,6 @@ def run(given: argparse.Namespace) -> int:
 def made(where: str) -> tuple[Trainer, Any, Any]:
     """Call the user's function, and return its results: a Trainer, a training reader, a test reader or None.
 
-    Args:
-      where: import string of the function, `FILE.py:FUNCTION`.
-
     Raises:
       ArgumentError: the function does not exist, or returns something else.
     """

@@ -191,12 +191,10 @@ def _typed(key: str, value: Any, where: str) -> Any:
 
 
 def _below(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings whose names begin with a prefix, by name without the prefix."""
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _number(value: Any) -> int | float | None:
-    """Convert a number of a History for JSON: NaN, which stands for an epoch without a value, becomes None."""
     return None if value != value else np.asarray(value).item()
 
 

@@ -51,7 +51,6 @@ def _run(arguments: list[str]) -> None:
 
 
 def _end_with_launcher() -> None:
-    """Start a thread that kills this process group when `fluid launch` ends and thereby closes a pipe."""
     if LAUNCHER in os.environ:
         pipe = int(os.environ.pop(LAUNCHER))
         threading.Thread(target=_wait_for_end, args=(pipe,), name="fluid-launcher", daemon=True).start()

@@ -43,15 +43,6 @@ def membership(
 
     JAX reads the environment variables of SLURM, Open MPI, Kubernetes and Cloud TPUs.
 
-    Args:
-      coordinator: "host:port" of process 0.
-      processes: number of processes.
-      process: index of this process, from 0.
-      environment: environment variables, by name.
-
-    Returns:
-      The Membership; None if neither arguments nor variables describe several processes.
-
     Raises:
       ArgumentError: only some of coordinator, number of processes and index are known, or one of them is invalid.
 

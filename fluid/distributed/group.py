@@ -27,11 +27,7 @@ class Group:
     All processes must call the methods that exchange values in the same order; each call waits for all processes.
 
     Args:
-      index: index of this process, from 0.
-      size: number of processes.
-      client: client of JAX's coordination service; None in a group of one.
       timeout: seconds for which a process waits for the others.
-      channel: name under which values are exchanged; groups with different channels are independent.
 
     Attributes:
       index: index of this process, from 0.
@@ -64,13 +60,6 @@ class Group:
     def exchange(self, what: str, value: Any) -> list[Any]:
         """Send a value to all processes, and return the values of all processes.
 
-        Args:
-          what: description of the value, for messages. The description must be equal in all processes.
-          value: a JSON value.
-
-        Returns:
-          The values of all processes, in the order of their indices.
-
         Raises:
           DistributedError: a process does not call this method in time, or calls it with another description.
         """
@@ -101,10 +90,6 @@ class Group:
     def of_first(self, what: str, value: Any = None) -> Any:
         """Send the value of process 0 to all processes, and return it. The values of other processes are ignored.
 
-        Args:
-          what: description of the value, for messages. The description must be equal in all processes.
-          value: a JSON value.
-
         Raises:
           DistributedError: a process does not call this method in time, or calls it with another description.
         """
@@ -113,9 +98,6 @@ class Group:
     def meet(self, what: str) -> None:
         """Wait until all processes have called this method.
 
-        Args:
-          what: description of the reason to wait, for messages. The description must be equal in all processes.
-
         Raises:
           DistributedError: a process does not call this method in time, or calls it with another description.
         """
@@ -123,10 +105,6 @@ class Group:
 
     def compare(self, what: str, described: Mapping[str, Any]) -> None:
         """Check that the values of all processes are equal.
-
-        Args:
-          what: description of the values, for messages. The description must be equal in all processes.
-          described: JSON values by name; the error message reports the first difference in the order of the names.
 
         Raises:
           DistributedError: a value differs, or a process calls this method with another description.
@@ -220,9 +198,6 @@ def whole(tree: Any) -> Any:
     """Return a tree in which full NumPy arrays replace the arrays that are divided among processes.
 
     If an array is divided, all processes must call this function, and they wait for each other.
-
-    Args:
-      tree: a tree of arrays.
 
     Example:
       >>> whole({"x": np.ones(2)})

@@ -51,11 +51,6 @@ def fail(group: Group, reason: str, status: int) -> None:
     """End this process at once, and make all other processes of the training end.
 
     The normal exit of Python is skipped, because it would wait for the other processes, which wait for this one.
-
-    Args:
-      group: the group of this process.
-      reason: the reason, which the other processes print.
-      status: exit status.
     """
     first = reason.strip().partition("\n")[0][:500]
     group.announce(_FAILED, f"{group!r} has failed: {first}")
@@ -89,8 +84,6 @@ def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
     """Wait until all processes have connected to process 0, and check that they have equal settings.
 
     Args:
-      place: the index of this process, the number of processes, and the address of process 0.
-      described: versions and settings by name, which must be equal in all processes.
       timeout: seconds for which this process waits for the others.
 
     Raises:
@@ -236,15 +229,9 @@ def initialize(
     fails, all processes end. Only process 0 logs.
 
     Args:
-      coordinator: "host:port" at which process 0 can be reached; the port must be free there.
-      processes: number of processes.
-      process: index of this process, from 0.
       timeout: seconds for which a process waits for the others, here and in each later exchange; by default the
         variable `FLUID_TIMEOUT`, or 600.
       heartbeat: seconds without a heartbeat message after which a process counts as dead, and all others end.
-
-    Returns:
-      The Group of all processes.
 
     Raises:
       ArgumentError: only some of `coordinator`, `processes` and `process` are given, or one is invalid.
@@ -323,6 +310,5 @@ def _versions() -> dict[str, str]:
 
 
 def _be_quiet() -> None:
-    """Silence fluid's logs and warnings in this process, because process 0 shows them; errors are still shown."""
     log.setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=errors.FluidWarning)

@@ -69,10 +69,6 @@ class Layer:
 
     These names begin with the name of the layer, and end with a counter: the first weight of the layer `fc_0` has the
     name `fc_0.w_0`, and its first result has the name `fc_0.tmp_0`.
-
-    Args:
-      kind: the beginning of automatic layer names, such as "fc" for `fc_0`, `fc_1` and so on.
-      name: the user's argument `name=`, which replaces the automatic name; None for the automatic name.
     """
 
     def __init__(self, kind: str, name: str | None = None):
@@ -133,12 +129,8 @@ class Layer:
         """Create a parameter with an automatic name such as `fc_0.w_0`, or use the parameter that `attr` names.
 
         Args:
-          suffix: the part of the automatic name after the point: "w" for a weight, "b" for a bias.
-          attr: the user's settings: a ParamAttr, a name or an initializer.
-          shape: the shape of the parameter.
           dtype: the dtype of the data that the layer combines with the parameter; `parameter_dtype` converts it to the
             dtype of the parameter.
-          default: the initializer if `attr` has none.
           rows_only: whether the layer only looks up rows of the parameter, so that updates may be limited to these
             rows.
 
@@ -222,12 +214,7 @@ class Layer:
         return name
 
     def _check_name(self, suffix: str, name: str) -> None:
-        """Warn if an earlier layer has the same kind and name, because the user may expect that both share parameters.
-
-        Args:
-          suffix: the suffix of the new parameter, such as "w".
-          name: the complete name of the new parameter.
-        """
+        """Warn if an earlier layer has the same kind and name, because the user may expect that both share parameters."""
         declared = self.frame.declared
         first = f"{name.rpartition('_')[0]}_0"
         kind = self._caller.removeprefix("layers.")
@@ -380,7 +367,6 @@ def rows_at(value: Any, numbers: Any) -> Any:
     """Select rows of an array `[rows, ...]`, or steps of a sequence batch, by index.
 
     Args:
-      value: an array; or a sequence batch, whose valid steps are numbered consecutively over all innermost sequences.
       numbers: the indices, integers `[...]`; negative indices are out of range, and do not count from the end.
 
     Returns:
@@ -423,7 +409,6 @@ def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]
     """Convert values that correspond row by row to arrays `[rows, ...]`; steps of sequence batches become rows.
 
     Args:
-      this: the layer, for its name in error messages.
       values: arrays `[rows, ...]`, or sequence batches of equal lengths. If any value is a sequence batch, arrays may
         also have a single row, `[1, ...]`.
 
@@ -453,11 +438,6 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
     Axis and dimension differ for a sequence batch, in which batch and time count as one axis: axis 1 of a SequenceBatch
     is dimension 2 of its array.
-
-    Args:
-      value: an array or a sequence batch.
-      axis: the user's axis; a negative axis counts from the end.
-      argument: the name of the argument, for error messages.
 
     Raises:
       ArgumentError: the axis does not exist.

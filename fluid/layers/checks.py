@@ -18,11 +18,6 @@ Sizes = int | Sequence[int]
 def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
     """Check that a value holds integers, such as ids, and return its array.
 
-    Args:
-      layer_name: the name of the layer, for the error message.
-      value: an array or a sequence batch.
-      argument: the name of the argument, for the error message.
-
     Raises:
       ArgumentTypeError: the value does not hold integers.
     """

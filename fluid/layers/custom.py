@@ -29,9 +29,6 @@ def is_training() -> bool:
     The result is an ordinary bool, so `if` works: the program is traced once for each mode. Create parameters and
     states independently of the mode, because fluid finds the parameters of a program by tracing it in train mode.
 
-    Returns:
-      True while a training step is traced; False for `trainer.test`, `Inferencer` and `mode="test"`.
-
     Example:
       >>> import fluid
       >>> def noisy(x):
@@ -152,9 +149,6 @@ class State:
         """Set the value of the state for the next step; in test mode or if frozen, the call has no effect.
 
         Gradients do not flow through the update.
-
-        Args:
-          value: an array of the state's shape.
 
         Raises:
           ShapeError: the value has another shape.
@@ -395,7 +389,6 @@ def py_func(
 
 
 def _listed(value: Any) -> list[Any]:
-    """Convert one value, a list of values or None to a list; None becomes an empty list."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
@@ -412,7 +405,6 @@ def _look(this: Layer, value: Any) -> jax.ShapeDtypeStruct:
 
 
 def _called(function: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
-    """Call a function with NumPy arrays, and return its results as a list; None counts as one result."""
     result = function(*(np.asarray(value) for value in values))
     return list(result) if isinstance(result, list | tuple) else [result]
 
@@ -424,15 +416,7 @@ def _on_host(
     kept: Sequence[bool],
     wanted: Sequence[jax.ShapeDtypeStruct],
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """Convert `func` to a JAX function that calls `func` on the host, and calls `backward_func` for its gradient.
-
-    Args:
-      name: the name of the layer, for error messages.
-      func: the forward function, see `py_func`.
-      backward_func: the gradient function, see `py_func`.
-      kept: one bool for each input, then for each result: whether `backward_func` takes the array as an argument.
-      wanted: the shapes and dtypes of the results of `func`.
-    """
+    """Convert `func` to a JAX function that calls `func` on the host, and calls `backward_func` for its gradient."""
 
     def ask(function: Callable[..., Any], looks: Sequence[jax.ShapeDtypeStruct], *values: Any) -> tuple[Any, ...]:
         answer = _called(function, values)

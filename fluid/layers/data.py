@@ -137,7 +137,6 @@ def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
 
 
 def _computed(frame: core.Frame, value: Any) -> Any:
-    """Convert a feed to the dtype in which the program computes, and fill padding with zeros."""
     if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
         return value.with_data(frame.compute(core.filled(value, 0)))
     return frame.compute(jnp.asarray(value))

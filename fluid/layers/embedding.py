@@ -90,14 +90,8 @@ def embed(
     """Implement embedding layers: create the table, look up the row of each id, and record the rows.
 
     Args:
-      this: the layer.
-      input: the user's ids, an array or a sequence batch.
       ids: the ids as an array, `[...]`.
       size: `[number of rows, width]` of the table.
-      is_sparse: see `embedding`.
-      padding_idx: see `embedding`.
-      attr: ParamAttr of the table.
-      dtype: the dtype of the table.
 
     Returns:
       `[..., width]`, a sequence batch if the input is one.

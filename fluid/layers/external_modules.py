@@ -95,10 +95,6 @@ def leaves(tree: Any) -> list[tuple[str, Any]]:
 def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
     """Convert a module of Flax, Haiku or Equinox to pure functions.
 
-    Args:
-      module: a module of Flax, Haiku or Equinox; see `layers.module` for the accepted objects.
-      call: called as `call(module, *inputs, train)` instead of `module(*inputs)`.
-
     Raises:
       ArgumentTypeError: `module` is not one of the accepted objects.
       ProgramError: the program function itself created `module`, so the arrays of `module` have no values.
@@ -115,12 +111,6 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
 
 def update(module: Any, name: str, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:
     """Copy trained values of a program into a module or its variables; implements `fluid.io.update_module`.
-
-    Args:
-      module: the module that the program called by `layers.module`.
-      name: the name of the layer; the names of the module's arrays begin with it.
-      parameters: all parameters of the program, by name.
-      states: all states of the program, by name.
 
     Raises:
       ArgumentTypeError: `module` is not a module of Flax, Haiku or Equinox.
@@ -173,7 +163,6 @@ def _library(module: Any) -> str:
 
 
 def _is_foreign(base: type) -> bool:
-    """Return whether `base` is a class of PyTorch, TensorFlow, Paddle or Keras, which JAX cannot trace."""
     return base.__module__.startswith(("torch.nn.", "tensorflow.", "paddle.")) or (
         base.__module__.startswith("keras.") and base.__name__ == "Layer"
     )
@@ -191,7 +180,6 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
-    """Return the keyword arguments that set the mode of `function`, such as `train=True`; empty if it has none."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 
@@ -245,7 +233,6 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
 
 
 def _nnx_parts(module: Any) -> Any:
-    """Split an NNX module into its graph definition, its parameters, its random states, and all other variables."""
     from flax import nnx
 
     return nnx.split(module, nnx.Param, nnx.RngState, ...)

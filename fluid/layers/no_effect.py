@@ -112,9 +112,6 @@ def assigns(**instead: str) -> Callable[[F], F]:
     """Decorate a layer that has output arguments, which name variables in which Fluid stores the result.
 
     The arguments become the attribute `assigns` of the function. Passing one of them raises an ArgumentError.
-
-    Args:
-      instead: for each output argument, by name, the corrected call, as in `output="y = layers.assign(x)"`.
     """
 
     def decorate(function: F) -> F:

@@ -33,15 +33,6 @@ def create(
 ) -> jax.Array:
     """Create the parameters from which a reparametrized weight is computed, and return the weight.
 
-    Args:
-      name: the name of the weight, with which the names of its parameters begin.
-      settings: the user's WeightNormParamAttr or LowRankParamAttr.
-      shape: the shape of the weight.
-      dtype: the dtype of the weight and of its parameters.
-      default: the initializer of the weight if the settings have none.
-      kind: the kind of the layer, such as "fc", if the name of the weight is automatic; else empty.
-      layer: the name of the layer, such as "fc_0".
-
     Raises:
       ArgumentError: the weight has no dimension `settings.dim` of a WeightNormParamAttr, or is not a matrix, as a
         LowRankParamAttr needs.
@@ -97,7 +88,6 @@ class _NormOf:
 
 
 def _norm(x: Any, axes: tuple[int, ...]) -> Any:
-    """Return the Euclidean norm along `axes`, which stay with size 1; where the norm is 0, return 1."""
     squares = jnp.sum(jnp.square(x), axis=axes, keepdims=True)
     return jnp.sqrt(jnp.where(squares > 0, squares, 1))
 

@@ -129,7 +129,6 @@ class DetectionMAP(MetricBase):
         """Record, for one image and class, the score of each detection and whether the detection is correct.
 
         Args:
-          label: the class.
           found: the detections of this class, `[detections, 6]`.
           boxes: the boxes of the objects of this class, `[objects, 4]`.
           skipped: bool `[objects]`, True for objects to ignore; detections that match them are ignored too.

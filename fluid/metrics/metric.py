@@ -404,7 +404,6 @@ def _share(part: int, whole: int) -> float:
 
 
 def _measured(metric: MetricBase, count: float) -> float:
-    """Return `count`; raise ArgumentError if it is 0, because the metric has no data yet."""
     if not count:
         raise errors.ArgumentError(f"{metric.name}.eval(): nothing was measured yet; call update first")
     return count
@@ -424,7 +423,6 @@ def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]
 
 
 def _binary(metric: MetricBase, preds: Any) -> np.ndarray:
-    """Return a bool array `[batch]`, True for probabilities of at least 0.5, which predict class 1."""
     return _probabilities(metric, preds, "probabilities of class 1, [batch] or [batch, 1]") >= 0.5
 
 

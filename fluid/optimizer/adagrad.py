@@ -208,15 +208,7 @@ class Ftrl(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _step(self, g: Any, p: Any, squared: Any, linear: Any, rate: Any) -> tuple[Any, Any, Any]:
-        """Compute one FTRL step of a parameter: its update, next sum of squared gradients, and next linear term.
-
-        Args:
-          g: the gradient.
-          p: the parameter.
-          squared: the sum of squared gradients.
-          linear: the linear term.
-          rate: the learning rate of the parameter.
-        """
+        """Compute one FTRL step of a parameter: its update, next sum of squared gradients, and next linear term."""
         # The formula divides by the rate. At a rate of 0, for example at the start of a warm-up, `where` prevents the
         # division, and neither the parameter nor the optimizer state changes.
         moving = jnp.asarray(rate > 0)

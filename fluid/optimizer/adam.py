@@ -182,8 +182,6 @@ def _moments(beta1: float, size: OfTwo, step: Step) -> optax.GradientTransformat
     The optimizer state is a moving mean of gradients, and a size of the gradients, such as their mean square.
 
     Args:
-      beta1: the decay of the moving mean of gradients.
-      size: a function of the old size and a gradient that returns the new size.
       step: a function of the number of updates, including the current one. It returns a function that computes the
         update from the mean and the size.
     """

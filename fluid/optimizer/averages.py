@@ -316,7 +316,6 @@ class Average:
         del session.engine.replaced[self]
 
     def _unchanged(self, session: Any) -> dict[str, Any]:
-        """Return the original values of the replaced parameters that nothing has set since, by name."""
         arrays, replaced = session.scope.arrays, session.engine.replaced.get(self, {})
         return {name: original for name, (original, average) in replaced.items() if arrays[name] is average}
 

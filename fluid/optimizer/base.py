@@ -280,11 +280,7 @@ class Optimizer(Minimizer):
             self._doubt_numbers()
 
     def _check_numbers(self) -> None:
-        """Raise an error for settings that make it impossible to minimise a loss, such as a negative weight decay.
-
-        Raises:
-          ArgumentError: a setting is out of range.
-        """
+        """Raise an error for settings that make it impossible to minimise a loss, such as a negative weight decay."""
         kind = type(self).__name__
         for name in ("rho", "decay", "momentum"):
             share = getattr(self, name, 0)

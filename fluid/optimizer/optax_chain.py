@@ -38,16 +38,7 @@ def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.Gradient
 
 
 def instead_of(rate: Rate, given: Any) -> Rate:
-    """Return the learning rate that an optimizer uses after the user has set the rate `given`.
-
-    Args:
-      rate: the configured learning rate, a number or a schedule.
-      given: a scalar, which may be traced. It always replaces a number. It replaces a schedule unless it is negative.
-
-    Returns:
-      `given` if `rate` is a number. A schedule if `rate` is a schedule, because a number would change the structure of
-      the optimizer state in optax.
-    """
+    """Return the learning rate that an optimizer uses after the user has set the rate `given`."""
     if not callable(rate):
         return given
     return lambda count: jnp.where(given < 0, rate(count), given)
@@ -63,7 +54,6 @@ def same_rate(first: Rate | None, second: Rate | None) -> bool:
 
 
 def _computation(schedule: Callable[[Any], Any]) -> tuple[str, list[Any]]:
-    """Return the jaxpr of a schedule as text, and the values of its constants, to compare two schedules."""
     closed = jax.make_jaxpr(schedule)(jax.ShapeDtypeStruct((), jnp.int32))
     return str(closed.jaxpr), [np.asarray(constant).tolist() for constant in closed.consts]
 
@@ -92,11 +82,7 @@ def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[
 
 
 def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Return an optax transformation that clips each gradient separately.
-
-    Args:
-      clips: the clip of `fluid.clip` for each parameter, by name; other parameters are not clipped.
-    """
+    """Return an optax transformation that clips each gradient separately."""
     rules = {n: clip.transformation() for n, clip in clips.items()}
 
     def clip(grads: Any, params: Any) -> Any:
@@ -109,11 +95,7 @@ def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
 
 
 def add_decay(decays: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Return an optax transformation that adds the gradients of regularizers to the gradients.
-
-    Args:
-      decays: the regularizer of each parameter, by name; None for no regularizer.
-    """
+    """Return an optax transformation that adds the gradients of regularizers to the gradients."""
     return optax.stateless(
         lambda grads, params: {n: g + decays[n].gradient(params[n]) if decays[n] else g for n, g in grads.items()}
     )
@@ -128,10 +110,6 @@ def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> opta
     """Return an optax transformation that freezes the named parameters and updates all others by `rule`.
 
     The optimizer state also has entries for the frozen parameters, which never change.
-
-    Args:
-      rule: an optax transformation that stores the optimizer state of a parameter under the name of the parameter.
-      names: names of the frozen parameters; their updates are zeros.
     """
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -147,16 +125,7 @@ def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> opta
 
 
 def _part(state: Any, shapes: Any) -> Any:
-    """Return the part of an optimizer state that belongs to some of the parameters, while the others are frozen.
-
-    Args:
-      state: the optimizer state of all parameters, a pytree.
-      shapes: the shapes of the optimizer state for some of the parameters, a pytree. The result has its structure.
-
-    Raises:
-      ArgumentError: an array of `state` has another shape than in `shapes`, because it belongs to all parameters
-        together.
-    """
+    """Return the part of an optimizer state that belongs to some of the parameters, while the others are frozen."""
     known = dict(jax.tree_util.tree_leaves_with_path(state))
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     for path, shape in paths:
@@ -170,7 +139,6 @@ def _part(state: Any, shapes: Any) -> Any:
 
 
 def _with_part(state: Any, part: Any) -> Any:
-    """Return the optimizer state `state`, in which each leaf of `part` replaces the leaf at the same path."""
     new = dict(jax.tree_util.tree_leaves_with_path(part))
     return jax.tree_util.tree_map_with_path(lambda path, slot: new.get(path, slot), state)
 
@@ -262,9 +230,6 @@ def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransfor
     The method is from Micikevicius et al. (2018), section 3.2: for non-finite gradients, it skips the update and halves
     the scale. After 2000 successive steps with finite gradients, it doubles the scale, up to `2**24`. At a scale of 1,
     it skips no update: non-finite gradients then have another cause, and the user must see them.
-
-    Args:
-      rule: the optax transformation of the optimizer. It receives gradients that are already divided by the scale.
     """
 
     def init(params: Any) -> Scaled:

@@ -13,11 +13,7 @@ from fluid.place import own
 
 
 class BatchSharding:
-    """The shardings of feeds (inputs) on a mesh: arrays with a batch dimension are divided by rows, others replicated.
-
-    Args:
-      mesh: the devices.
-    """
+    """The shardings of feeds (inputs) on a mesh: arrays with a batch dimension are divided by rows, others replicated."""
 
     def __init__(self, mesh: jax.sharding.Mesh):
         self._mesh = mesh
@@ -72,7 +68,6 @@ def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
 
     Args:
       value: an array `[batch, ...]`, or a tree of such arrays. An array with fewer rows than shards stays unchanged.
-      mesh: the devices.
     """
 
     def split(array: Any) -> Any:
@@ -108,15 +103,7 @@ def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
 
 
 def put(value: Any, shardings: Any) -> Any:
-    """Put a tree of arrays on devices. Every process passes the full arrays, and transfers only its own shards.
-
-    Args:
-      value: a tree of NumPy or JAX arrays.
-      shardings: a tree of shardings with the structure of `value`.
-
-    Returns:
-      The tree with arrays on the devices; with several processes, these are global arrays.
-    """
+    """Put a tree of arrays on devices. Every process passes the full arrays, and transfers only its own shards."""
     if all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
         return jax.device_put(value, shardings)
     return jax.tree.map(_put_here, value, shardings)

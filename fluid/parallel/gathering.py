@@ -21,9 +21,6 @@ class DividedTable:
     """A reader and writer of rows of an embedding table that is sharded by rows; see `fluid.core.layout.TableRows`.
 
     The row ids are replicated on all devices.
-
-    Args:
-      sharding: the sharding of the table, which divides its first dimension.
     """
 
     def __init__(self, sharding: NamedSharding):
@@ -59,7 +56,6 @@ class DividedTable:
         """Return the embedding table `[count, ...]` with new rows; each device writes the rows of its own shard.
 
         Args:
-          array: the table.
           ids: the row numbers `[n]`.
           rows: the new rows `[shards * n, ...]`: for each shard `n` rows, sharded like a result of `read`.
         """
@@ -122,11 +118,7 @@ class _Gathered(NamedTuple):
 
 
 class MeshGathering:
-    """A reader of sharded parameters on a mesh, which implements `fluid.core.Gathering`.
-
-    Args:
-      parameters: the shardings of the parameters.
-    """
+    """A reader of sharded parameters on a mesh, which implements `fluid.core.Gathering`."""
 
     def __init__(self, parameters: ParameterShardings):
         self._parameters = parameters
@@ -151,10 +143,6 @@ class MeshGathering:
 
         `layers.repeat` joins the parameters of several blocks to one array, a stack. A complete stack is returned
         unchanged, and the slice of a stack for one block is gathered.
-
-        Args:
-          name: the name of the parameter.
-          array: the parameter, a stack, or the slice of a stack for one block.
         """
         found = self._gathered.get(name)
         if found is None or (found.is_stack and array.ndim == len(found.parts)):
@@ -191,11 +179,6 @@ class MeshGathering:
 def gathered(array: Any, parts: NamedSharding, whole: NamedSharding) -> Any:
     """All-gather a sharded array inside a compiled step; the gradient gets the sharding of the array.
 
-    Args:
-      array: the array.
-      parts: the sharding of the array, and of its gradient.
-      whole: the sharding of the result.
-
     References:
       Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
     """
@@ -222,5 +205,4 @@ def _recomputes(jaxpr: Any) -> bool:
 
 
 def _is_kept(operation: Any, *_: Any, **__: Any) -> bool:
-    """Return True if the result of an operation is stored for the backward pass; False if it is computed again."""
     return operation not in _NOT_KEPT

@@ -18,10 +18,6 @@ class OnDevices(OneDevice):
     A function that XLA compiles for several devices runs on all of them, so it cannot contain parts for single devices
     (jax 0.10.2). With this layout, each device has its own compiled functions.
 
-    Args:
-      device: the device of feeds, and of arrays for which no other device is set.
-      places: devices by name or glob of arrays, see `pattern_of`. A match overrides `fluid.device_guard`.
-
     Attributes:
       device: the device of feeds, and of arrays for which no other device is set.
 
@@ -120,13 +116,7 @@ class _Plan(NamedTuple):
 
 
 class InParts:
-    """A step that runs in parts, each compiled for one device; values move to the devices of the parts that need them.
-
-    Args:
-      function: the step, a function that JAX can trace.
-      layout: the layout, which knows the device of each array.
-      updates: True if the first result is the updated first argument, so that both must be on the same devices.
-    """
+    """A step that runs in parts, each compiled for one device; values move to the devices of the parts that need them."""
 
     def __init__(self, function: Callable[..., Any], layout: OnDevices, updates: bool):
         self._function = function
@@ -168,11 +158,6 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
 
     An equation runs on the device of the `device_guard` around it; else of the first parameter that it reads; else of
     its first input.
-
-    Args:
-      jaxpr: the equations.
-      arrays: the device of each parameter, state and optimizer state, by variable.
-      default: the device of an equation that has neither a guard nor an input on a known device.
     """
     # `fixed` is a dict from parameters to their devices. The loop adds values that are computed only from parameters,
     # because these values count as parameters in the choice of devices.
@@ -196,10 +181,6 @@ def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_DeviceEquations]:
     """Group the equations of a program into parts; all equations of a part run on one device.
 
     A part contains every remaining equation of its device that does not wait for a later part.
-
-    Args:
-      jaxpr: the equations.
-      devices: the device of each equation.
     """
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))

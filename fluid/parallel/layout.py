@@ -25,11 +25,6 @@ LARGE = 1 << 24
 def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> Layout:
     """Return the layout for the arrays of a Session: one device, a mesh, or different devices for different layers.
 
-    Args:
-      place: the devices, as for `fluid.Trainer`.
-      parallel: a Mesh, True or "fsdp" for a mesh; None or False for no mesh.
-      shardings: by name or glob, shardings of parameters on the mesh; or without a mesh, devices of parameters.
-
     Raises:
       ArgumentError: the number of devices differs from the mesh, or an argument is invalid.
       DeviceError: this machine does not have the device.
@@ -75,10 +70,6 @@ class OnMesh:
     """The layout of the arrays of a Session on a mesh of devices, see `fluid.core.Layout`.
 
     A compiled step fixes the shardings of its arguments and results, and XLA partitions the computation.
-
-    Args:
-      mesh: the devices.
-      rules: the sharding rules of the parameters.
 
     Attributes:
       mesh: the devices.
@@ -176,12 +167,7 @@ class OnMesh:
         return lambda arrays, feeds, *rest: jitted(arrays, self.take(feeds), *rest)
 
     def _on_mesh(self, step: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Wrap a pure step so that it divides the rows of feeds among devices, and its layers can read the mesh axes.
-
-        Args:
-          step: the step, a function that JAX can trace.
-          position: index of the argument with the feeds. Later arguments that are dicts hold overrides, by name.
-        """
+        """Wrap a pure step so that it divides the rows of feeds among devices, and its layers can read the mesh axes."""
 
         def call(*arguments: Any) -> Any:
             feeds, *rest = arguments[position:]

@@ -107,9 +107,6 @@ def work_of(text: str) -> Work:
 
     The body of a loop counts once for each iteration.
 
-    Args:
-      text: the text of the module, from `jax.stages.Compiled.as_text()`.
-
     Example:
       >>> import jax, jax.numpy as jnp
       >>> compiled = jax.jit(jnp.dot).lower(jnp.ones((2, 3)), jnp.ones((3, 4))).compile()
@@ -181,7 +178,6 @@ def _closing(text: str) -> int:
 
 
 def _called(instruction: Instruction) -> list[str]:
-    """Return the computations that an HLO instruction calls, by name; not the scalar function of a reduction."""
     if instruction.kind not in ("call", "fusion", "while", "conditional", "async-start", "custom-call"):
         return []
     return [name.strip().lstrip("%") for found in _CALLED.findall(instruction.rest) for name in found.split(",")]
@@ -237,7 +233,6 @@ def _bytes(shape: str) -> float:
 
 
 def _width(dtype: str) -> float:
-    """Return the number of bytes of one element of a dtype, such as "f32", "bf16", "f8e4m3fn" or "pred"."""
     bits = _BITS.search(dtype)
     return int(bits[0]) / 8 if bits else 1.0
 
@@ -266,13 +261,7 @@ class ShapesOnMesh(OnMesh):
         return self.parameters.slot_shapes(rule, parameters)
 
     def feed(self, program: Program, batch_size: int, time: int) -> dict[str, Any]:
-        """Return shape, dtype and sharding of the arrays of a minibatch, by feed name.
-
-        Args:
-          program: the program to plan.
-          batch_size: the number of rows of the minibatch.
-          time: the number of time steps of each sequence.
-        """
+        """Return shape, dtype and sharding of the arrays of a minibatch, by feed name."""
         specs = program.feeds
         return self.take(jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()}))
 
@@ -480,11 +469,7 @@ def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_
 
 
 def _devices(mesh: Mesh) -> list[jax.Device]:
-    """Return as many CPU devices of this process as a mesh has devices.
-
-    Raises:
-      ArgumentError: an axis of the mesh has no size, or JAX has fewer CPU devices.
-    """
+    """Return as many CPU devices of this process as a mesh has devices."""
     sizes = list(mesh.axes.values())
     if -1 in sizes:
         raise errors.ArgumentError(f"{mesh!r} has an axis of size -1; a plan needs its size, as in fluid.Mesh(data=64)")

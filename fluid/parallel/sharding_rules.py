@@ -44,10 +44,6 @@ _SMALL = 4096
 class ShardingRules:
     """The rules that choose the PartitionSpec of each parameter on a mesh; the module docstring lists them.
 
-    Args:
-      mesh: the devices.
-      shardings: the argument `shardings=` of the user: shardings by name or glob.
-
     Raises:
       ArgumentError: a sharding is invalid, or names an axis that the mesh does not have.
 
@@ -79,11 +75,6 @@ class ShardingRules:
 
     def of(self, name: str, spec: ParameterSpec, table: bool = False) -> PartitionSpec:
         """Return the PartitionSpec of one parameter or state.
-
-        Args:
-          name: the name of the parameter or state.
-          spec: the declaration of the parameter or state.
-          table: True for a parameter whose rows are looked up, as by `layers.embedding`.
 
         Raises:
           ArgumentError: a sharding is invalid, names an axis that the mesh does not have, or does not divide the shape;
@@ -120,11 +111,6 @@ class ShardingRules:
         An array that has only some dimensions of its parameter, such as one number for each row, is divided like these
         dimensions. If its shape does not show which ones, as one number for each row or column of a square matrix, or
         if it belongs to no parameter, the array is divided over "fsdp", if this is possible.
-
-        Args:
-          path: path of the array in the optimizer state, as from `jax.tree_util`.
-          shape: shape of the array.
-          specs: shapes and PartitionSpecs of the parameters, by name.
         """
         for entry in path:
             sizes, spec = specs.get(getattr(entry, "key", ""), ((), PartitionSpec()))
@@ -197,10 +183,6 @@ def _with_stack(stack: Axes, sharding: Axes) -> Axes:
 
 class ParameterShardings:
     """The shardings of the parameters, states and optimizer states of all programs, from the sharding rules.
-
-    Args:
-      mesh: the devices.
-      rules: the sharding rules.
 
     Attributes:
       mesh: the devices.

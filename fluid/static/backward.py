@@ -22,10 +22,6 @@ __all__ = ["append_backward", "calc_gradient", "gradients"]
 class Gradient(Variable):
     """The gradient of a loss with respect to a variable; `Executor.run` can fetch it, but no layer can read it.
 
-    Args:
-      of: the variable with respect to which the loss is differentiated.
-      loss: the loss.
-
     Attributes:
       of: the variable with respect to which the loss is differentiated.
       loss: the loss.
@@ -128,12 +124,6 @@ class _Differentiated:
     """A function that computes gradients while a program runs.
 
     It runs the recorded layer calls again as a function of `inputs`, and JAX differentiates that function.
-
-    Args:
-      program: the program that records the gradients.
-      targets: the variables whose sum is differentiated.
-      inputs: the variables to differentiate with respect to.
-      ends: variables through which no gradient flows.
     """
 
     def __init__(
@@ -158,13 +148,7 @@ class _Differentiated:
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
-        """Compute the targets from new values of the inputs, and return the sum of all elements, for `jax.grad`.
-
-        Args:
-          data: the new array of each input.
-          held: the current value of each input; a batch of sequences keeps its lengths, only its array is replaced.
-          outer: the values of the variables of the program.
-        """
+        """Compute the targets from new values of the inputs, and return the sum of all elements, for `jax.grad`."""
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
@@ -181,7 +165,6 @@ class _Differentiated:
 
 
 def _with_data(value: Any, data: Any) -> Any:
-    """Return the batch of sequences `value` with `data` as its array; if `value` is an array, return `data`."""
     return value.with_data(data) if isinstance(value, SEQUENCES) else data
 
 
@@ -207,13 +190,7 @@ def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Var
 def pairs_of(
     loss: Variable, parameters: Sequence[Variable | str] | None, excluded: Sequence[str]
 ) -> list[tuple[Variable, Gradient]]:
-    """Return a list of pairs `(parameter, gradient)`, without the excluded parameters.
-
-    Args:
-      loss: the loss to differentiate.
-      parameters: variables or names of parameters; by default all trainable parameters.
-      excluded: names of parameters to leave out.
-    """
+    """Return a list of pairs `(parameter, gradient)`, without the excluded parameters."""
     program: Program = loss.program
     every: Sequence[Persistent] = [v for v in program.all_parameters() if v.trainable]
     wanted: list[Any] = list(every) if parameters is None else [program.var(_name(item)) for item in parameters]

@@ -19,9 +19,6 @@ __all__ = ["Accuracy", "ChunkEvaluator", "DetectionMAP", "EditDistance"]
 class Evaluator:
     """The base class of evaluators, which accumulate a metric in counters; runs in test mode change the counters too.
 
-    Args:
-      kind: the prefix of the names of the counters.
-
     Attributes:
       metrics: the variables with the metrics of the current minibatch.
       states: the variables of the counters.
@@ -53,11 +50,7 @@ class Evaluator:
         self.states.append(state)
 
     def _counts(self) -> list[float]:
-        """Return the current values of all counters as a list of numbers.
-
-        Raises:
-          ProgramError: the startup program has not run.
-        """
+        """Return the current values of all counters as a list of numbers."""
         found = [global_scope().find_var(state.name) for state in self.states]
         if None in found:
             raise errors.ProgramError(
@@ -73,8 +66,6 @@ class Accuracy(Evaluator):
     Args:
       input: the scores, `[batch, classes]`.
       label: integers `[batch, 1]`.
-      k: the number of classes with the largest scores that are compared with the label.
-      kwargs: accepted for programs written for Fluid, but without effect.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -106,13 +97,6 @@ class Accuracy(Evaluator):
 
 class ChunkEvaluator(Evaluator):
     """Precision, recall and F1 of chunks in sequences of tags, over all minibatches; see `fluid.layers.chunk_eval`.
-
-    Args:
-      input: the predicted tags.
-      label: the correct tags.
-      chunk_scheme: "IOB", "IOE", "IOBES" or "plain".
-      num_chunk_types: number of types of chunks.
-      excluded_chunk_types: types that are not counted.
 
     Example:
       >>> import fluid.static as fluid
@@ -151,12 +135,6 @@ class ChunkEvaluator(Evaluator):
 
 class EditDistance(Evaluator):
     """The mean edit distance, and the fraction of sequences with an error, over all minibatches.
-
-    Args:
-      input: the predicted sequences of integers; see `fluid.layers.edit_distance`.
-      label: the correct sequences of integers.
-      ignored_tokens: integers that are removed from both sequences before the comparison.
-      kwargs: accepted for programs written for Fluid, but without effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -207,15 +185,9 @@ class DetectionMAP(Evaluator):
     value, the second variable of `get_map_var()`.
 
     Args:
-      input: detections from `layers.detection_output`.
       gt_label: classes of the objects, a sequence of `[1]` for each image.
       gt_box: boxes of the objects, a sequence of `[4]` for each image.
       gt_difficult: 1 for difficult objects, else 0, a sequence of `[1]` for each image.
-      class_num: the number of classes, including the background.
-      background_label: the class of the background.
-      overlap_threshold: a detection is correct only if its intersection over union with an object is above this number.
-      evaluate_difficult: False ignores difficult objects.
-      ap_version: "integral" or "11point".
 
     Raises:
       ArgumentTypeError: a variable is not a batch of sequences, one for each image.
@@ -265,12 +237,7 @@ class DetectionMAP(Evaluator):
         self._seen = 0
 
     def _measure(self, run: int, images: Sequence[core.SequenceBatch]) -> tuple[float, float]:
-        """Return the mean average precision of a new minibatch, and of all minibatches since the last `reset`.
-
-        Args:
-          run: the number of runs since the last reset, including this one.
-          images: detections, labels, boxes and optional flags of difficult objects, each as one sequence per image.
-        """
+        """Return the mean average precision of a new minibatch, and of all minibatches since the last `reset`."""
         # A startup program also resets the counter of runs, so `run` is 1 in the next run of the main program.
         if run == 1:
             self._all.reset()
@@ -291,11 +258,7 @@ class DetectionMAP(Evaluator):
 
 
 class _Measured:
-    """A function that a program runs: it passes detections and true objects to a Python function on the host.
-
-    Args:
-      measure: the Python function, which returns two metrics.
-    """
+    """A function that a program runs: it passes detections and true objects to a Python function on the host."""
 
     def __init__(self, measure: Any):
         self.__name__ = "detection_map"

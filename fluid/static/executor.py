@@ -53,10 +53,6 @@ def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict
 
     All processes must call this function for each run; they wait for each other.
 
-    Args:
-      feed: this process's arrays, LoDTensors or batches of sequences by name.
-      divided: names of the feeds whose rows differ from process to process.
-
     Raises:
       ArgumentTypeError: a feed is a list; DistributedError: the processes run different programs.
     """
@@ -108,16 +104,6 @@ def run_as_fed(
 
     For these feeds the program is traced and compiled again with the fed shapes.
 
-    Args:
-      session: the Session, which runs the program and stores its values.
-      program: the program.
-      feed: arrays by name.
-      fetch: names of the values to return.
-      mode: "train" or "test".
-
-    Returns:
-      The values of `fetch`, in order.
-
     Raises:
       FeedError: a feed fits neither its declaration nor the layers of the program.
     """
@@ -146,10 +132,6 @@ def run_as_fed(
 
 def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
     """Return a feed declaration that a fed value fits: `spec`, or a copy with the shape and LoD level of the value.
-
-    Args:
-      spec: the declaration.
-      value: an array or a LoDTensor; other values, such as lists of rows, must fit the declaration.
 
     Example:
       >>> as_fed(FeedSpec("state", (None, 1), "float32"), np.zeros((2, 3, 10))).shape
@@ -182,8 +164,6 @@ def check_single_steps(
     Args:
       needed: the requirements: a dict from `(name of a feed, expected number of steps)` to the reason for the error
         message.
-      specs: the declarations of the feeds by name.
-      feed: arrays by name.
 
     Raises:
       FeedError: a sequence has another number of steps.
@@ -198,7 +178,6 @@ def check_single_steps(
 
 
 def _holds_sequences(spec: FeedSpec, shape: tuple[int, ...]) -> bool:
-    """Return whether `shape` is a padded shape `[batch, time, ...]` of sequences that the feed `spec` accepts."""
     whole = (*(None,) * (1 + spec.lod_level), *spec.shape[1:])
     padded = (*shape, 1) if len(shape) == 1 + spec.lod_level and spec.shape[1:] == (1,) else shape
     return len(shape) > spec.lod_level and fit(padded, whole) is not None
@@ -250,7 +229,6 @@ def _shown(spec: FeedSpec) -> str:
 
 
 def _sizes(declared: FeedSpec, fed: FeedSpec) -> list[int]:
-    """Return the shape to recommend for a declaration: `declared`, with -1 for each size that differs from `fed`."""
     if len(declared.shape) != len(fed.shape):
         return [-1] * len(fed.shape)
     return [-1 if d is None or d != f else d for d, f in zip(declared.shape, fed.shape, strict=True)]
@@ -379,11 +357,6 @@ def plain_program(program: Any) -> Program:
 def fetch_var(name: Fetched, scope: Scope | None = None, return_numpy: bool = True) -> Any:
     """Return the value of a parameter, state, learning rate or other persistable variable in a scope.
 
-    Args:
-      name: a variable or its name.
-      scope: the scope; by default the global scope.
-      return_numpy: True returns a NumPy array, False a LoDTensor.
-
     Raises:
       UnknownNameError: the scope has no value of this name.
 
@@ -438,7 +411,6 @@ def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
 
 
 def _joined(feed: Feed) -> dict[str, Any]:
-    """Concatenate a list of feeds (arrays by name), one for each device, along the batch dimension."""
     if feed is None or isinstance(feed, Mapping):
         return dict(feed or {})
     return {name: _concatenated([part[name] for part in feed]) for name in feed[0]} if feed else {}

@@ -92,7 +92,6 @@ def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
 
 
 def _get_var(name: str, program: Program | None = None) -> Variable:
-    """Return the variable called `name` of a program; by default of the default main program."""
     return (program or default_main_program()).var(name)
 
 

@@ -64,9 +64,6 @@ class InferenceModel(NamedTuple):
 class SavedModel(Program):
     """A program that was loaded from a file of an inference model.
 
-    Args:
-      inner: the loaded `fluid.Program`, which a Session can run.
-
     Example:
       >>> import fluid
       >>> program = fluid.Program(lambda: fluid.layers.data("x", shape=[2]))
@@ -480,7 +477,6 @@ def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
 
 
 def _slots(scope: Scope, program: Program) -> Any:
-    """Return the optimizer state of a program as a JAX pytree; an empty tuple for a program without layers."""
     if not program.version:
         return ()
     return scope.session.scope.slots[scope.program(program, None).name]

@@ -18,7 +18,6 @@ class LayerHelper:
     """A helper that creates the parameters, results and ops of one call of a user's custom layer.
 
     Args:
-      layer_type: the type of the layer; the automatic name of the layer begins with it.
       kwargs: the arguments of the layer, as in `LayerHelper("scaled", **locals())`. The helper reads `name`, `input`,
         `param_attr`, `bias_attr` and `act`.
 
@@ -113,9 +112,6 @@ class LayerHelper:
         """Create a parameter of the layer; arguments as for `layers.create_parameter`.
 
         If `attr` has no name, the name is automatic, for example `fc_0.w_0`, or `fc_0.b_0` for a bias.
-
-        Returns:
-          The parameter; None if `attr` is False.
         """
         settings = to_attr(attr)
         if settings is None:

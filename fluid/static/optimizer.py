@@ -23,10 +23,6 @@ __all__ = optimizer.__all__  # noqa: PLE0605
 class LearningRate(Variable):
     """The variable of a learning rate given as a number; `Executor.run` can fetch it, but no layer can read it.
 
-    Args:
-      program: the Program that minimises the loss.
-      name: the name, `learning_rate_N`.
-
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
@@ -90,16 +86,10 @@ class Recorded:
         """Record that this optimizer minimises a loss.
 
         Args:
-          loss: a variable of one float.
           startup_program: accepted for programs written for Fluid, but has no effect: the current startup program
             creates the optimizer state.
           parameter_list: variables or names of the parameters to change; by default all trainable parameters. The
             statistics of batch_norm, which `program.all_parameters()` contains too, stay unchanged.
-          no_grad_set: variables or names of parameters that stay unchanged; feeds in the set are ignored.
-          grad_clip: a gradient clip of `fluid.clip` for all parameters.
-
-        Returns:
-          An empty list of operators, and a list of pairs `(parameter, gradient)`.
         """
         chosen = self if grad_clip is None else replaced(self, grad_clip=grad_clip)
         if in_a_function():
@@ -128,7 +118,6 @@ class Recorded:
         program.rates[variable.name] = (*program.rates.get(variable.name, ()), position)
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
-        """Return the variable of the learning rate in `program`; None before `minimize`."""
         return self.rates.get(program or default_main_program()) if self.rate is None else self.rate
 
     def backward(
@@ -187,12 +176,10 @@ class RecordedModelAverage(RecordedAverage):
 
 
 def _session_of(executor: Any) -> Any:
-    """Return the global scope's Session (store of values) if `executor` is an Executor; return a Session unchanged."""
     return global_scope().session if hasattr(executor, "place") and hasattr(executor, "close") else executor
 
 
 def _rate_of(found: Any) -> Variable | None:
-    """Return the variable that holds an optimizer's learning rate; None if the learning rate is a number."""
     inner = getattr(found, "inner_optimizer", None)
     return getattr(found, "rate", None) if inner is None else _rate_of(inner)
 
@@ -202,7 +189,6 @@ def _names(items: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _without_states(program: Program, names: Sequence[str]) -> tuple[str, ...]:
-    """Return `names` without the names of states, such as the moving mean of batch_norm."""
     return tuple(name for name in names if name not in program.arrays or program.arrays[name].trainable is not None)
 
 

@@ -20,10 +20,6 @@ from fluid.static.tape.program import Program
 class Tensor:
     """A handle that reads and sets the value of one variable in a Scope.
 
-    Args:
-      scope: the Scope.
-      name: the name of the variable.
-
     Example:
       >>> import fluid.static as fluid, numpy as np
       >>> with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -146,7 +142,6 @@ class Scope:
         }
 
     def _minimisations(self, name: str) -> list[tuple[core.Program, int]]:
-        """Return a pair `(program, index)` for each recorded `minimize` call that uses the learning rate `name`."""
         trained = [(written, added) for written, _, added in self._programs.values() if added.minimizes]
         return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 

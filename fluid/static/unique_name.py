@@ -12,9 +12,6 @@ __all__ = ["counters", "generate", "guard", "switch"]
 class Counters(dict[str, int]):
     """A dict from the stem of automatic names to the next number; "fc" is the stem of `fc_0`.
 
-    Args:
-      prefix: the prefix of all names.
-
     Example:
       >>> Counters("teacher_").prefix
       'teacher_'

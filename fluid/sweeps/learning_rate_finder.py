@@ -77,12 +77,6 @@ class RateSweep:
     def plot(self, path: PathLike | None = None) -> Any:
         """Plot the losses over the learning rates, with a vertical line at the suggested learning rate.
 
-        Args:
-          path: the path of a file to write, such as "rates.png"; None writes no file.
-
-        Returns:
-          The matplotlib Figure.
-
         Raises:
           ArgumentError: the package matplotlib is not installed.
         """

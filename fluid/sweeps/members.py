@@ -57,8 +57,6 @@ class Members(OneTraining):
     When the first member stops, the step is compiled again: a step that may return old arrays must copy them.
 
     Args:
-      varied: the hyperparameters that differ among the members.
-      seeds: for each member, the seed of its initial values and random layers.
       combine: a function that is applied to the stacked results of a test-mode run, such as their mean over members;
         None returns the stacked results.
 
@@ -94,9 +92,6 @@ class Members(OneTraining):
         """Copy the data of the members (the trainings of a population) to a device.
 
         The data are the hyperparameters that differ among members, and a flag for each member that still trains.
-
-        Args:
-          place: puts a pytree of arrays on the device.
         """
         self._place = place
         self.arguments = place(self.varied.arguments)
@@ -209,7 +204,6 @@ def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | No
 
 
 def _of_one(array: Any) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of a stacked array `[members, ...]` without the leading axis of members."""
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
@@ -218,12 +212,7 @@ _VARIED = "@vary/"
 
 
 class StackedOnDevice(OneDevice):
-    """A layout that puts the arrays of a population on one device, each with a leading axis of members.
-
-    Args:
-      device: the device.
-      size: the number of members.
-    """
+    """A layout that puts the arrays of a population on one device, each with a leading axis of members."""
 
     def __init__(self, device: jax.Device, size: int):
         super().__init__(device)
@@ -237,10 +226,6 @@ class StackedOnDevice(OneDevice):
         """Return the initial parameters and states of a population (several trainings at once), by name.
 
         The values of all members (trainings) are stacked to arrays `[members, ...]`.
-
-        Args:
-          program: the program.
-          root: an array with a random key for each member; None for zeros.
         """
         keys: list[Any] = [None] * self._size
         if root is not None:
@@ -259,13 +244,6 @@ class PopulationSession(Session):
 
     The arrays, optimizer states and random keys in its scope have a leading axis of members. All members share one step
     counter.
-
-    Args:
-      program: the program.
-      members: the strategy that runs the members.
-      place: a device; None for JAX's default.
-      mode: the default mode of `run`, see Session.
-      options: further arguments of Engine, the class that compiles the steps.
     """
 
     def __init__(
@@ -285,9 +263,6 @@ class PopulationSession(Session):
 
         Args:
           source: the arrays by name: `[members, ...]`, or without the axis of members to set all members equally.
-          program: ignored, because there is only one program; callers of a Session pass this argument.
-          rest: as for `Session._take_params`.
-          allowed: as for `Session._take_params`.
         """
         specs = self.scope.specs
         shared = {n: a for n, a in source.arrays.items() if n in specs and a.shape == specs[n].shape[1:]}
@@ -339,12 +314,7 @@ class PopulationSession(Session):
 
 
 class MembersEvaluator(DatasetEvaluator):
-    """An evaluator that tests all members of a population, and stores the results of the last test.
-
-    Args:
-      session: the session of the population.
-      size: the number of members.
-    """
+    """An evaluator that tests all members of a population, and stores the results of the last test."""
 
     def __init__(self, session: Any, size: int):
         super().__init__(session)
@@ -439,9 +409,6 @@ class Separately:
     """A value for `Inferencer(params=...)` that selects the outputs of each member of a population, not their mean.
 
     `Population.each` returns it.
-
-    Args:
-      make: a function of a program function, a place and a precision that returns the session of the Inferencer.
     """
 
     def __init__(self, make: Callable[..., PopulationSession]):

@@ -156,12 +156,7 @@ class Population(Trainer):
         self._keep_checkpoints(checkpoint_config, MembersValidation)
 
     def _check_varied(self, engine: Engine, program: Program) -> None:
-        """Check that each hyperparameter that differs among the trainings has an effect on a training step.
-
-        Raises:
-          UnknownNameError: a hyperparameter is no argument of the program function, and no number of the optimizer.
-          ArgumentError: a hyperparameter has no effect, or a Python branch of the optimizer depends on it.
-        """
+        """Check that each hyperparameter that differs among the trainings has an effect on a training step."""
         self._varied.check_names(engine.rules[program.name])
         try:
             unused = sorted(self._stacked.unused(engine, program))
@@ -182,9 +177,6 @@ class Population(Trainer):
 
     def __getitem__(self, member: int) -> ReadOnlyArrays:
         """Return copies of the parameters and states of one member, by name, as `Trainer.params` does for a Trainer.
-
-        Args:
-          member: the index of the member, from 0; negative indices count from the end.
 
         Raises:
           ArgumentError: the index is out of range.
@@ -308,11 +300,7 @@ class Population(Trainer):
 
 
 def _checked(function: Any) -> ProgramFunction:
-    """Check that the argument `program_func` is one program function, and return it.
-
-    Raises:
-      ArgumentTypeError: the argument is missing, or is not a function.
-    """
+    """Check that the argument `program_func` is one program function, and return it."""
     if not callable(function) or isinstance(function, type | Program):
         raise errors.ArgumentTypeError(
             f"a Population trains one program function, found {function!r}; write fluid.Population(program, optimizer, "
@@ -322,12 +310,7 @@ def _checked(function: Any) -> ProgramFunction:
 
 
 def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[int, ...]:
-    """Return the seed of each member, from the arguments `size`, `seeds` and `vary` of Population.
-
-    Raises:
-      ArgumentError: no argument sets the number of members, the number is below 2, or `size` and `seeds` imply
-        different numbers; or a seed is not an integer of at least 0.
-    """
+    """Return the seed of each member, from the arguments `size`, `seeds` and `vary` of Population."""
     given = next((len(v) for v in vary.values() if hasattr(v, "__len__")), None) if isinstance(vary, Mapping) else None
     count = size if size is not None else len(seeds) if seeds is not None else given
     if count is None:

@@ -32,11 +32,6 @@ class Varied:
 
     A name in `vary` is an argument of the program function, or else a number of the optimizer.
 
-    Args:
-      function: the program function.
-      vary: a list with one number per member, by name.
-      size: the number of members.
-
     Attributes:
       size: the number of members.
       arguments: for each varied argument of the program function, by name, its values `[size]`.
@@ -145,9 +140,6 @@ class Varied:
     def check_names(self, rules: Sequence[Rule]) -> None:
         """Check that each varied name is either an argument of the program function or a number of the optimizer.
 
-        Args:
-          rules: the update rules of the program.
-
         Raises:
           UnknownNameError: a name is neither an argument nor a number of the optimizer.
           ArgumentError: a name is both; a number of the optimizer varies, and the program calls `minimize` several
@@ -178,12 +170,7 @@ class Varied:
                 _with_number(rules[0].optimizer, name, float(value), _checked)
 
     def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
-        """Return copies of the update rules for one member (one training of a population).
-
-        Args:
-          rules: the update rules of the program.
-          numbers: the member's hyperparameters of the optimizer, by name, as traced scalars.
-        """
+        """Return copies of the update rules for one member (one training of a population)."""
         made = list(rules)
         for name, value in numbers.items():
             made = [rule._replace(optimizer=_with_number(rule.optimizer, name, value, replaced)) for rule in made]
@@ -208,12 +195,7 @@ _SPELLED = 'vary={"learning_rate": [0.001, 0.01]}'
 
 
 def _values(name: str, values: Any, size: int) -> np.ndarray:
-    """Return the list of numbers of one varied hyperparameter as an array `[size]` of float32, int32 or bool.
-
-    Raises:
-      ArgumentTypeError: `values` is not a list.
-      ArgumentError: the number of values differs from `size`, or an item is not a finite number.
-    """
+    """Return the list of numbers of one varied hyperparameter as an array `[size]` of float32, int32 or bool."""
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | jax.Array):
         raise errors.ArgumentTypeError(f"vary={{{name!r}: {values!r}}}: expected a list of {size} numbers")
     if len(values) != size:
@@ -285,9 +267,6 @@ def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]
     """Return a copy of an optimizer with another value of the number `name`; multiply a schedule by the value.
 
     Args:
-      optimizer: the optimizer, or a wrapper whose inner optimizer has the number.
-      name: the name of the number.
-      value: the new number, or the factor of a schedule.
       make: a function of an optimizer and new values of its fields, which returns a copy with these values. It is
         `replaced`, which checks nothing, or `_checked`, which raises an error if a value is out of range.
     """

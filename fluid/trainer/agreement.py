@@ -34,13 +34,8 @@ class Agreement(Policy):
     processes compute one step together.
 
     Args:
-      group: the group of the processes.
-      signals: receives Ctrl-C and SIGTERM in this process.
-      progress: the position of the training; this hook sets `progress.last` after each step.
       requested: a function that returns two flags of this process: True if `stop()` or `pause()` was called, and True
         if `pause()` was called.
-      stop: stops the training in this process.
-      pause: pauses the training in this process.
 
     Example:
       >>> from types import SimpleNamespace
@@ -74,15 +69,7 @@ class Agreement(Policy):
         return self._group.size > 1
 
     def before_epoch(self, batches: Batches) -> bool:
-        """Agree with the other processes of the training whether an epoch has a first step.
-
-        Args:
-          batches: the minibatches of the epoch; the first minibatch is already read.
-
-        Returns:
-          True if the epoch ends before its first step, although this process has a minibatch: another process has no
-          minibatch, or a minibatch of another shape.
-        """
+        """Agree with the other processes of the training whether an epoch has a first step."""
         return self._group.size > 1 and self._agree(batches) and not batches.ended
 
     def after_steps(self, call: DeviceCall) -> None:
@@ -125,12 +112,6 @@ def _upcoming(batches: Batches) -> str:
 def compare(group: Group, session: Session, programs: Sequence[Program], **settings: Any) -> None:
     """Check that all processes train equal programs, with equal settings and equal parameters.
 
-    Args:
-      group: the group of the processes.
-      session: the session of the Trainer, which holds its parameters.
-      programs: the trained programs.
-      **settings: settings of the Trainer, as JSON.
-
     Raises:
       DistributedError: a setting, a program, an optimizer or a parameter differs.
       ArgumentError: the session does not use the devices of all processes.
@@ -165,7 +146,6 @@ def _described(program: Program) -> dict[str, list[str]]:
 
 
 def _checksum_of(array: Any) -> str:
-    """Return a checksum of the values of an array as text, or its shape as text if devices hold different parts."""
     if isinstance(array, jax.Array) and not array.is_fully_replicated:
         return str(array.shape)
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()

@@ -319,11 +319,7 @@ class Loop(HasParameters, KnownAttributes):
         return isinstance(self._feeds, Sized) and self._steps == len(self._feeds)
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a minibatch to arrays on the device, by feed name.
-
-        Raises:
-          FeedError: a feed of the program is missing, or a name is not a feed.
-        """
+        """Convert a minibatch to arrays on the device, by feed name."""
         if isinstance(feed, Feed) and feed.program is self.program:
             return feed.arrays
         given, replaced = split_names(self.program, check_feed(self.program, feed))

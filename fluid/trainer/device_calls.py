@@ -23,10 +23,6 @@ from fluid.trainer.programs import ProgramInput
 class StepRequest:
     """The requests of handlers for one training step: values to return, and values to replace; mostly there are none.
 
-    Args:
-      program: the program that the step trains.
-      in_call: True if the step runs after another step in one device call; `fetch` and `override` then raise an error.
-
     Attributes:
       names: the names of the values that the step returns in addition to the outputs of the program.
       values: the new values that handlers have set in this step, by name of a feed, named value, parameter or state.
@@ -64,13 +60,7 @@ class StepRequest:
         self.values.update(values)
 
     def run(self, step: CompiledStep, feed: Any, count: int = 1) -> StepResults:
-        """Run the step. With requests, run a variant of the step, which is compiled once for each set of names.
-
-        Args:
-          step: the compiled step without requests.
-          feed: arrays by name; for several steps, StackedFeeds (stacked minibatches) or Picks (their row numbers).
-          count: the number of steps to run in this call, 1 by default; above 1, there are no requests.
-        """
+        """Run the step. With requests, run a variant of the step, which is compiled once for each set of names."""
         self._over = True
         if count > 1:
             return step(feed, count=count)

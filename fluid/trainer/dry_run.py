@@ -98,13 +98,7 @@ _HEADER = ("part", "state", "found")
 
 
 class DryRun:
-    """A trial of each program of a Trainer with one minibatch, after which the Trainer is unchanged.
-
-    Args:
-      session: the session of the Trainer.
-      evaluator: tests the programs. It is not the evaluator of the Trainer, whose last results must not change.
-      export: a function that exports a program.
-    """
+    """A trial of each program of a Trainer with one minibatch, after which the Trainer is unchanged."""
 
     def __init__(self, session: Session, evaluator: DatasetEvaluator, export: Export):
         self._session = session
@@ -113,13 +107,7 @@ class DryRun:
         self._parts: list[CheckedPart] = []
 
     def run(self, inputs: Sequence[ProgramInput], readers: Sequence[ReaderLike | None], order: FeedOrder) -> Check:
-        """In a dry run, check every program from reading to export; then restore the session and the readers.
-
-        Args:
-          inputs: the programs.
-          readers: the reader of each program; None for a program without feeds.
-          order: the argument `feed_order` of `train`.
-        """
+        """In a dry run, check every program from reading to export; then restore the session and the readers."""
         for input, reader in zip(inputs, readers, strict=True):
             suffix = f" {input.name}" if len(inputs) > 1 else ""
             with unchanged(self._session, reader):
@@ -228,10 +216,6 @@ def unchanged(session: Session, reader: ReaderLike | None) -> Iterator[None]:
 
     It restores all arrays, the counters, the learning rates, the names of frozen parameters and the sequence of random
     numbers. A reader without the methods `state` and `restore` keeps its new position.
-
-    Args:
-      session: the session.
-      reader: the reader that the `with` block reads, or None.
     """
     keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
     position = reader.state() if keeps_position else None  # type: ignore[union-attr]
@@ -252,6 +236,5 @@ def _number(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return one value of a test as text: a single number, or the dtype and shape of an array."""
     array = getattr(value, "data", value) if hasattr(value, "lengths") else np.asarray(value)
     return _number(array) if math.prod(array.shape) == 1 else shape_text(str(array.dtype), array.shape)

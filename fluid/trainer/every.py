@@ -15,10 +15,6 @@ Interval = int | str
 class Every:
     """The interval of a handler, from its argument `every=`.
 
-    Args:
-      value: a number of steps, or "epoch", "2 epochs", "step", "100 steps".
-      owner: the name of the handler, for messages.
-
     Raises:
       ArgumentError: `value` is not a valid interval.
 

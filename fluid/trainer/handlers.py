@@ -88,11 +88,7 @@ class Handler:
 
     @property
     def _dispatcher(self) -> "Dispatcher":
-        """The Dispatcher of the last training.
-
-        Raises:
-          ArgumentError: no training has this handler yet.
-        """
+        """The Dispatcher of the last training."""
         if self._notified_by is None:
             kind = type(self).__name__
             raise errors.ArgumentError(
@@ -197,10 +193,6 @@ class Dispatcher:
     """A dispatcher that delivers events to handlers and to plain functions.
 
     The constructor warns of handler methods whose names look like event methods, but that no event calls.
-
-    Args:
-      handlers: Handler objects or functions of one event, outermost first.
-      trainer: the Trainer of the training.
 
     Attributes:
       done: the number of training steps done.
@@ -345,27 +337,20 @@ class Dispatcher:
 
 
 def _qualified(handler: Handler) -> str:
-    """Return the module and the qualified name of a handler's class, such as "module.Class"."""
     return f"{type(handler).__module__}.{type(handler).__qualname__}"
 
 
 def _take(waiting: list[Handler], names: Sequence[str | None], name_of: Callable[[Handler], str]) -> Handler | None:
-    """Remove and return the first handler in `waiting` whose name, from `name_of`, is in `names`; else return None."""
     index = next((i for i, handler in enumerate(waiting) if name_of(handler) in names), None)
     return None if index is None else waiting.pop(index)
 
 
 def _is_for_another(handler: Handler | EventHandler) -> bool:
-    """Return whether this process must not call a handler, because only the first process calls it."""
     return isinstance(handler, Handler) and handler.first_process_only and not group().is_first
 
 
 def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], Any]]:
-    """Return the functions that handle events, by event class: overridden methods, or one function for all events.
-
-    Raises:
-      ArgumentTypeError: `handler` is not a handler, or cannot be called with one event.
-    """
+    """Return the functions that handle events, by event class: overridden methods, or one function for all events."""
     if isinstance(handler, Handler):
         kind = type(handler)
         names = {event: name for event, name in _METHODS.items() if getattr(kind, name) is not getattr(Handler, name)}
@@ -391,10 +376,6 @@ def warn_of_return(function: Callable[..., Any], returned: Any) -> None:
 
     A user may return one of these values to end training, but only `trainer.stop()` does this. Other results cause no
     warning.
-
-    Args:
-      function: a handler function, or a method of a handler.
-      returned: the result of any type. A lambda always has a result, so there is no warning for a lambda.
     """
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
@@ -417,11 +398,6 @@ def warn_of_return(function: Callable[..., Any], returned: Any) -> None:
 
 def check_signature(function: Callable[..., Any], what: str, wanted: str) -> None:
     """Raise ArgumentTypeError for a function that cannot be called with one event.
-
-    Args:
-      function: the function of the user.
-      what: a description of the function, for the error message.
-      wanted: the expected arguments for the error message, such as "(event)".
 
     Raises:
       ArgumentTypeError: the function cannot be called with one event.

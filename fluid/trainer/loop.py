@@ -113,15 +113,7 @@ def trained_programs(inputs: Sequence[ProgramInput], session: Session, handlers:
 
 
 def train(training: Training, num_epochs: int) -> bool:
-    """Train for some epochs, notify handlers, and save checkpoints.
-
-    Args:
-      training: the objects of this call of `train`.
-      num_epochs: the number of passes over the reader, including the passes before an interruption.
-
-    Returns:
-      True if every loss was finite.
-    """
+    """Train for some epochs, notify handlers, and save checkpoints."""
     progress, handlers = training.progress, training.handlers
     error: BaseException | None = None
     try:
@@ -190,11 +182,6 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> DeviceCa
     A device call ends where the interval of a handler or of the checkpoints ends. Handlers receive the BeginStepEvent
     of the first step before the call. They receive the other events after the call has started, while the device may
     still compute.
-
-    Args:
-      training: the objects of this call of `train`.
-      first: the next minibatch, still in `batches`.
-      batches: the pass over the minibatches.
     """
     progress, handlers, program = training.progress, training.handlers, training.programs[first.program]
     name, chain = program.input.name, program.input.chain
@@ -242,13 +229,6 @@ def _notify(
     """Notify handlers of the steps of one device call, except of the start of its first step.
 
     Handlers were notified of the start of the first step before the call.
-
-    Args:
-      training: the objects of this call of `train`.
-      call: the results of the device call.
-      program: the trained program.
-      feed: the feed of the first step.
-      batch: the minibatches of all steps.
     """
     epoch, handlers = training.progress.epoch, training.handlers
     first_step = training.progress.step - batch.count

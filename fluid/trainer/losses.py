@@ -46,7 +46,6 @@ class Waits:
 
         Args:
           read: the seconds spent on reading and converting the minibatches of this pass so far.
-          idle: True if the device had finished all steps when the last minibatch was ready.
         """
         if idle:
             self.data += read - self._read
@@ -78,8 +77,6 @@ class Losses(Policy):
 
         Args:
           losses: the loss of each step, `[]` or `[members]`.
-          epoch: the index of the epoch of these steps.
-          step: the index of the first of these steps within the epoch.
         """
         self._in_flight.add((losses, epoch, step), len(losses))
 

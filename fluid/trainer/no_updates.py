@@ -73,14 +73,7 @@ class NoUpdates(Handler):
             )
 
     def _complaint(self, optimizers: Sequence[Minimizer], program: str, planned: int, epoch: int) -> str | None:
-        """Return a warning if the steps of this call of `train` cannot update parameters; else None.
-
-        Args:
-          optimizers: the optimizers of the program.
-          program: the name of the program.
-          planned: the number of training steps done when this call ends.
-          epoch: the number of steps in an epoch.
-        """
+        """Return a warning if the steps of this call of `train` cannot update parameters; else None."""
         steps = planned - self._begun
         for optimizer in optimizers:
             count = optimizer.accumulate_steps
@@ -117,11 +110,9 @@ def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
 
 
 def _is_positive(rate: Any, count: int) -> bool:
-    """Return whether the learning rate after `count` updates is not 0, in at least one of several trainings at once."""
     with jax.transfer_guard("allow"):
         return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 
 
 def _spread(first: int, end: int, most: int) -> list[int]:
-    """Return at most `most` evenly spaced integers from `first` to `end - 1`; an empty list if the range is empty."""
     return sorted({int(n) for n in np.linspace(first, end - 1, most)}) if end > first else []

@@ -124,9 +124,6 @@ class HasParameters:
         """Load the initial parameters of a Trainer from the one source in `sources`; load nothing if there is none.
 
         The other arguments are as for `load_params`.
-
-        Raises:
-          ArgumentTypeError: there are several sources; or none, although `strict`, `rename`, `skip` or `names` is set.
         """
         if len(sources) > 1 or (not sources and (rename or skip or not strict or names is not None)):
             raise errors.ArgumentTypeError(
@@ -361,7 +358,6 @@ class HasParameters:
         export.save_step(path, self.session, self._input(program, "save_training_step").program, **options)
 
     def _report(self, exported: str) -> None:
-        """Log the message of an export, unless it equals the last message: an OnlineTrainer exports many times."""
         if exported != self._reported:
             log.warning(exported)
             self._reported = exported

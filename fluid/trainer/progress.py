@@ -165,7 +165,6 @@ class ProgressBar(Handler):
             self._bar = None
 
     def _running(self, means: TrainingMeans) -> dict[str, str]:
-        """Return the means over the epoch so far as texts, by name, if they can be read without waiting."""
         return _texts({**means.running(), **{n: v for n, v in self._announced.items() if is_ready(v)}})
 
     def _draw(self, state: str = "") -> None:
@@ -229,7 +228,6 @@ class _Table(logging.Handler):
             self._messages.append(message)
 
     def write(self, text: str) -> None:
-        """Show the line of text that tqdm writes; for tqdm, this object is a file."""
         if text.strip():
             self._line = text.strip()
             self.draw()
@@ -254,7 +252,6 @@ class _Table(logging.Handler):
 
 
 def _row(tag: str, texts: Iterable[str]) -> str:
-    """Return a row of an HTML table, with one cell for each text; `tag` is "th" or "td"."""
     cells = (f"<{tag} style='{_CELL}'>{html.escape(text)}</{tag}>" for text in texts)
     return f"<tr>{''.join(cells)}</tr>"
 

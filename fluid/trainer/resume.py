@@ -112,12 +112,7 @@ class Progress:
         return f"after {' and '.join(done)}" if done else "before the first step"
 
     def begin(self, pipeline: InputPipeline, handlers: Dispatcher) -> None:
-        """Begin a call of `train`, or continue an interrupted one.
-
-        Args:
-          pipeline: the input pipeline, which yields the minibatches to train on.
-          handlers: the Dispatcher; its handlers receive the states that the checkpoint holds for them.
-        """
+        """Begin a call of `train`, or continue an interrupted one."""
         if self._live is None:
             self._pipeline = pipeline
         assert self._pipeline is not None
@@ -268,11 +263,7 @@ class Progress:
             raise
 
     def _compare(self, batches: Batches) -> None:
-        """Read the last trained minibatch again, and warn if its checksum has changed.
-
-        Raises:
-          ReaderError: the reader ends before this minibatch, or the minibatch has another number of samples.
-        """
+        """Read the last trained minibatch again, and warn if its checksum has changed."""
         again = next(batches, None)
         if again is None:
             raise errors.ReaderError(
@@ -300,12 +291,6 @@ class Progress:
 
 def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checksum of the names, shapes, dtypes and bytes of a feed, without the padding of sequences.
-
-    Args:
-      feed: arrays and sequence batches by name.
-
-    Returns:
-      The number of samples and the checksum, as JSON.
 
     Example:
       >>> fingerprint({"x": np.zeros((2, 3))}) == fingerprint({"x": np.zeros((2, 3))})
@@ -340,7 +325,6 @@ def check_storable(source: Source) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """Return the data of `value` without padding, as a list: the array itself, or each sequence of a sequence batch."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
@@ -368,7 +352,6 @@ def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _end_passes(source: Any) -> None:
-    """End the passes over the data that several readers have begun: the next call of `train` restarts all readers."""
     if isinstance(source, Turns):
         source.close()
 

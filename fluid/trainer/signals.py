@@ -26,7 +26,6 @@ class Signals(Policy):
     class does nothing.
 
     Args:
-      terminate: True delays SIGTERM too.
       together: True for a multi-process training. A signal to one process then takes effect only after all processes
         have agreed and `arrived` is set, and never raises immediately.
 
@@ -107,12 +106,7 @@ class Signals(Policy):
 
 
 class _AtOnce:
-    """A context manager, for example around the reading of data, in whose block a signal raises immediately.
-
-    Args:
-      signals: the Signals object that creates this context manager.
-      quietly: True catches the exception of a signal at the end of the block, so that the code after the block runs.
-    """
+    """A context manager, for example around the reading of data, in whose block a signal raises immediately."""
 
     def __init__(self, signals: Signals, quietly: bool):
         self._signals = signals

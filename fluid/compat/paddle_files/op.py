@@ -54,10 +54,6 @@ class Op:
 
     A slot is a named list of variables, like an argument. An Op records which input slots and attributes the code that
     computes the op has read.
-
-    Args:
-      desc: the description of the op.
-      values: the variables of the running program.
     """
 
     def __init__(self, desc: OpDesc, values: Values):
@@ -134,7 +130,6 @@ class Op:
         """Return the value of an attribute.
 
         Args:
-          name: the name of the attribute.
           default: the value that is returned if the op lacks the attribute. A type, for example `int`, means that the
             op must have the attribute, with a value of this type.
 

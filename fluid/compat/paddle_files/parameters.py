@@ -28,13 +28,6 @@ _PICKLE = 0x80
 def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
     """Read a file of variables that PaddlePaddle saved.
 
-    Args:
-      path: the file.
-      names: the names of the variables in the file, in their order.
-
-    Returns:
-      The arrays by name.
-
     Raises:
       ParameterFileError: the file does not exist, or is not a file of variables; the message gives the byte position.
     """
@@ -179,10 +172,6 @@ def load_params(path: Any, names: Iterable[str] | None = None, slots: bool = Fal
 def read_model(folder: pathlib.Path, filename: str | None) -> ProgramDesc:
     """Read the program of a saved inference model.
 
-    Args:
-      folder: the folder that PaddlePaddle's `save_inference_model` wrote.
-      filename: the file of the program in the folder; `__model__` by default.
-
     Raises:
       ParameterFileError: the file does not exist, or does not hold a program.
     """
@@ -208,14 +197,8 @@ def read_model_params(
     """Read the parameters of a saved inference model.
 
     Args:
-      folder: the folder of the model.
-      program: the program of the model.
-      model_filename: the file of the program, which holds no parameters.
       params_filename: the combined file of all parameters. By default each parameter has its own file, or the only file
         beside the program is the combined file.
-
-    Returns:
-      Arrays by name, with the shapes and dtypes that the program declares.
 
     Raises:
       ParameterFileError: a file does not exist, is damaged or belongs to another program.
@@ -287,7 +270,6 @@ def _some(names: Collection[str]) -> str:
 
 
 def _without_slots(names: Collection[str]) -> list[str]:
-    """Return `names` without the names of optimizer state, learning rates and step counters."""
     return [name for name in names if not _OWN.fullmatch(name) and not _is_slot(name, names)]
 
 

@@ -49,11 +49,6 @@ class SavedProgram:
     further training. Dropout and batch normalisation then follow the mode: in training, dropout drops elements and
     batch normalisation updates its statistics. Layers created after the call continue the numbering of names.
 
-    Args:
-      desc: the description of the program.
-      arrays: the saved parameters by name.
-      source: the folder of the model, for error messages.
-
     Attributes:
       feeds: names of the feeds.
       fetches: names of the outputs.
@@ -84,9 +79,6 @@ class SavedProgram:
         Args:
           fetch: names of the values to return instead of the outputs, for example the features before the last layer.
             Only the ops that these values depend on run.
-
-        Returns:
-          The values, in the order of `fetch`.
 
         Raises:
           UnknownNameError: the program has no value with a name in `fetch`.
@@ -158,12 +150,7 @@ class _Run:
         )
 
     def op(self, desc: OpDesc, named: set[str]) -> None:
-        """Run an op and store the values of its outputs.
-
-        Args:
-          desc: the description of the op.
-          named: the names of the outputs that no later op overwrites; users can fetch only these values by name.
-        """
+        """Run an op and store the values of its outputs."""
         op = Op(desc, self)
         with core.as_fluid(), core.unrecorded(self._frame.scoped(f"@{next(iter(desc.writes()))}")):
             results = ROWS[desc.type](op)
@@ -193,23 +180,19 @@ class _Run:
         )
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return the ParamAttr with which a layer creates the parameter `name`."""
         return self._claimed(name).setting
 
     def statistic(self, name: str) -> str:
-        """Create the saved state `name`, such as a moving mean, which a layer updates; return `name`."""
         saved = self._claimed(name)
         core.create_state(name, saved.shape, saved.dtype, saved.initializer)
         return name
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of the variable `name`: shape, dtype, nesting level (LoD level), `persistable`."""
         if name not in self._desc.variables:
             raise errors.ProgramError(f"the program does not declare the variable {name!r}")
         return self._desc.variables[name]
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return the op (operator) that has computed the variable `name`; None for a feed or a parameter."""
         return self._makers.get(name)
 
     def _claimed(self, name: str) -> _Saved:
@@ -274,11 +257,7 @@ def _check_values(desc: ProgramDesc, source: str) -> None:
 
 
 def _held(name: str, array: np.ndarray, source: str) -> np.ndarray:
-    """Convert an array to the dtype in which JAX stores it, by default int32 in place of int64.
-
-    Raises:
-      ParameterFileError: an integer of the array does not fit into the dtype.
-    """
+    """Convert an array to the dtype in which JAX stores it, by default int32 in place of int64."""
     held = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
     if array.dtype.kind in "iu" and not np.array_equal(held, array):
         raise errors.ParameterFileError(

@@ -201,7 +201,6 @@ def visible(query: Any, causal: bool, *sources: Any) -> Any:
 
     Args:
       query: `[batch, targets, ...]`.
-      causal: whether a query attends only to its own step and to previous steps.
       sources: keys and values, `[batch, sources, ...]`; the padding of a SequenceBatch is masked.
 
     Returns:
@@ -244,7 +243,6 @@ def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[
 
 
 def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: ParamSetting) -> Any:
-    """Create a weight and a bias, and project `x`, `[batch, time, width]`, to `[batch, time, size]`."""
     product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias
@@ -285,13 +283,8 @@ def _attend_to_cache(
     """Append new steps to a cache, and compute the attention of each new step to itself and to all previous steps.
 
     Args:
-      cache: the keys and values of the previous steps.
       queries: the new steps before projection, `[batch, time, width]` or a SequenceBatch.
       query: the projected queries of the new steps, `[batch, time, heads, head_size]`.
-      key: the projected keys of the new steps, in the shape of `query`.
-      value: the projected values of the new steps, in the shape of `query`.
-      rotary: whether to rotate queries and keys by their positions.
-      drop: a dropout function for the attention weights, or None.
 
     Returns:
       The attention results of the new steps, `[batch, time, heads, head_size]`; the cache with the new steps; and a
@@ -365,16 +358,7 @@ def _check_heads(this: Layer, num_heads: int, size: int, rotary: bool) -> None:
 
 
 def _one_each(this: Layer, argument: str, attr: Any) -> list[ParamSetting]:
-    """Return a list of four parameter settings, for the projections of queries, keys, values and result.
-
-    Args:
-      this: the layer that error messages name.
-      argument: the name of the argument, for error messages.
-      attr: the user's setting: one for all four projections, or a list of four.
-
-    Raises:
-      ArgumentError: the list has another length, or one name is given to all four parameters.
-    """
+    """Return a list of four parameter settings, for the projections of queries, keys, values and result."""
     if isinstance(attr, list | tuple):
         if len(attr) != 4:
             raise errors.ArgumentError(

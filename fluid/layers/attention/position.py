@@ -117,10 +117,6 @@ def rotate(x: Any, position: Any, base: float = 10000.0) -> Any:
     Args:
       x: an array `[batch, time, size]` or `[batch, time, heads, size]`, with an even size.
       position: the positions of the steps, `[time]` or `[batch, time]`.
-      base: the base of the wavelengths.
-
-    Returns:
-      The rotated array, in the shape and dtype of `x`.
     """
     dtype = wide_dtype(x.dtype)
     half = x.shape[-1] // 2

@@ -28,11 +28,6 @@ class Ring(NamedTuple):
 def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
     """Return the ring of devices along an axis of the current mesh, or None if each device holds all steps.
 
-    Args:
-      owner: the name of the layer, for error messages.
-      axis: the name of the mesh axis, or None.
-      causal: whether a query attends only to its own step and to previous steps.
-
     Raises:
       ArgumentError: `axis` is not a string, or the mesh lacks this axis although it has more than the batch axes.
     """
@@ -50,7 +45,6 @@ def attend_around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> An
     together with their partial gradients. Products and sums are computed in float32 or wider.
 
     Args:
-      ring: the devices.
       query: `[batch, targets, heads, d]`.
       key: `[batch, sources, heads, d]`.
       value: `[batch, sources, heads, v]`.
@@ -92,10 +86,7 @@ def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
     """Return a function that runs `function` on each device of the ring, with the steps that the device holds.
 
     Args:
-      ring: the devices; the first argument of `function`.
       function: a function of the ring and of arrays `[batch, steps, ...]`, which returns arrays of this shape.
-      takes: the number of arrays that `function` takes.
-      gives: the number of arrays that `function` returns.
     """
     steps = PartitionSpec(None, ring.axis)
     return jax.shard_map(
@@ -111,7 +102,6 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
     """Compute attention for the queries of one device, while keys and values move around a ring of devices.
 
     Args:
-      ring: the devices.
       query: the queries of this device, `[batch, targets, heads, d]`.
       key: the keys that this device holds at first, `[batch, sources, heads, d]`.
       value: the values that this device holds at first, `[batch, sources, heads, v]`.
@@ -179,8 +169,6 @@ def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[A
     In ring attention, the devices form a ring, and pass their keys and values to the next device after each turn.
 
     Args:
-      ring: the devices.
-      turn: the number of devices by which keys and values have moved around the ring.
       query: `[batch, targets, heads, d]`.
       key: `[batch, sources, heads, d]`.
       seen: bool `[batch, sources]`: true for valid keys, false for padding.
@@ -200,11 +188,9 @@ def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[A
 
 
 def _handed_on(ring: Ring, arrays: Any) -> Any:
-    """Send the arrays of each device to the next device of the ring, and return the received arrays."""
     return jax.lax.ppermute(arrays, ring.axis, [(i, (i + 1) % ring.size) for i in range(ring.size)])
 
 
 def _even(array: Any, count: int) -> Any:
-    """Pad an array `[batch, time, ...]` with zeros at the end of `time`, to a multiple of `count` steps."""
     more = -array.shape[1] % count
     return jnp.pad(array, [(0, 0), (0, more), *[(0, 0)] * (array.ndim - 2)]) if more else array

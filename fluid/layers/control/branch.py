@@ -40,11 +40,6 @@ def describe_tree(tree: Any) -> str:
 def check_same_specs(found: Any, expected: Any, message: str) -> None:
     """Check that two pytrees of arrays have equal structures, shapes and dtypes.
 
-    Args:
-      found: the pytree to check, a result of `strongly_typed`.
-      expected: the pytree to compare with, a result of `strongly_typed`.
-      message: the error message; descriptions of the two pytrees replace `{found}` and `{expected}`.
-
     Raises:
       ShapeError: the pytrees differ in structure, shapes or dtypes.
     """
@@ -208,11 +203,6 @@ def switch_case(
 def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
     """Check that a value is a single bool, `[]` or `[1]`, and return it as an array `[]`.
 
-    Args:
-      this: the layer that error messages name.
-      value: the value from the user.
-      what: the name of the value, for error messages.
-
     Raises:
       ShapeError: the value does not have exactly one element.
       ArgumentTypeError: the dtype of the value is not bool.
@@ -267,13 +257,7 @@ def _run_branch(this: Layer, kind: str, taken: Any, functions: Mapping[str, Call
     """Run one of several functions, selected at run time by the index `taken`; the functions may call layers.
 
     Args:
-      this: the layer, which records the results as its outputs.
-      kind: the name of the public function: "cond", "case" or "switch_case".
       taken: int32 `[]`: the index of the function to run.
-      functions: a dict of functions without arguments; the keys are the names of the functions in error messages.
-
-    Returns:
-      The result of the selected function. Only the selected function changes program states, such as moving averages.
     """
     bodies = {label: core.Body(function, [], f"layers.{kind}") for label, function in functions.items()}
     states = {name: value for body in bodies.values() for name, value in body.states().items()}

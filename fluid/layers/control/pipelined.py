@@ -62,12 +62,7 @@ def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[st
     outside, and to check that no row depends on other rows.
 
     Args:
-      this: the layer.
-      block: the block.
-      own: the arrays of one block, or their shapes and dtypes, by name.
       x: the full batch, a pytree of arrays `[batch, ...]`.
-      rows: the number of rows in one call of the returned function.
-      axes: the mesh axes over which `jax.shard_map` will run the function.
 
     Raises:
       ArgumentError: a row of the result depends on other rows of the input; the block would draw equal random numbers
@@ -105,11 +100,7 @@ def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[st
 
 
 def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> None:
-    """Check that a block computes each row of its result only from the same row of its input.
-
-    Raises:
-      ArgumentError: a row of the result depends on other rows of the input.
-    """
+    """Check that a block computes each row of its result only from the same row of its input."""
     rows = max(count_rows(this, x), 2)
     traces = []
     for count in (rows, rows + 1):
@@ -128,9 +119,6 @@ def _check_loops(this: Layer, jaxpr: Any) -> None:
     """Check that loops and branches in a block read no float values from outside the block.
 
     JAX would compute the gradient of these values on the outer mesh, which is not visible inside `jax.shard_map`.
-
-    Raises:
-      ArgumentError: a loop or a branch reads a float value from outside.
     """
     for equation in jaxpr.eqns:
         for inner in inner_jaxprs(equation):
@@ -147,11 +135,6 @@ def _fixed_draw(jaxpr: Any, fresh: set[Any], line: str = "its block") -> str | N
     """Return the source line of a random draw that would be equal for all microbatches; None if there is none.
 
     Microbatches are the parts into which a pipeline divides a batch. An equal draw depends on no variable in `fresh`.
-
-    Args:
-      jaxpr: the jaxpr to search.
-      fresh: the variables that differ between microbatches. The function adds all variables that depend on them.
-      line: the source line of the outer equation that contains `jaxpr`, for equations without a known line.
     """
     for equation in jaxpr.eqns:
         moves = [not is_literal(v) and v in fresh for v in equation.invars]
@@ -178,7 +161,6 @@ def _is_from_outside(variable: Any) -> bool:
 
 
 def _of_rows(x: Any, count: int) -> Any:
-    """Return the pytree `x`, where a ShapeDtypeStruct with `count` rows replaces each array of the full batch."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype), x)
 
 
@@ -288,12 +270,6 @@ class MicrobatchSplit(NamedTuple):
 def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) -> Pipeline | None:
     """Return the pipeline along an axis of the current mesh, or None if each device computes all blocks.
 
-    Args:
-      owner: the name of the layer, for error messages.
-      axis: the name of the mesh axis, or None.
-      n: the number of blocks.
-      microbatches: the number of microbatches; None for the number of stages.
-
     Raises:
       ArgumentError: `axis` is not a string, or is an axis that divides the batch; the mesh has no axis of this name;
         the number of devices along the axis does not divide `n`; or the call is inside a block of a pipeline.
@@ -334,16 +310,9 @@ def pipelined(
     result. The gradient passes backwards through the stages.
 
     Args:
-      this: the layer.
-      pipeline: the devices.
-      block: a block that computes each row of its result only from the same row of its input.
       numbers: the indices of the blocks, int32 `[n]`.
       arrays: the arrays of the blocks, each `[n, ...]`, by name.
       x: the input of the first block, a pytree of arrays `[batch, ...]`.
-      remat: whether to recompute the values inside a block for the gradient, to save memory.
-
-    Returns:
-      The result of the last block, with the structure, shapes and dtypes of `x`.
 
     Raises:
       ArgumentError: the block cannot compute a part of the rows of a batch separately; see `rowwise`.
@@ -400,15 +369,6 @@ def _on_stage(
 ) -> Any:
     """Run one stage of the pipeline for all iterations; `jax.shard_map` calls this function on each device.
 
-    Args:
-      pipeline: the devices.
-      split: the division of the rows of the batch.
-      run: a function that runs the blocks of a stage one after another.
-      constants: the values that the blocks read from outside.
-      numbers: the indices of the blocks of this stage.
-      arrays: the stacked arrays of the blocks of this stage.
-      x: the rows of this shard, a pytree of arrays.
-
     Returns:
       A pytree of arrays `[1, rows of the shard, ...]`: the results of the iterations in which the last stage has a
       microbatch. On the last stage, they are the result of the pipeline; on other stages, they are unused.
@@ -437,7 +397,6 @@ def _on_stage(
 
 
 def _last(array: Any) -> Any:
-    """Return the slice of a pipeline's last stage from an array `[stages, ...]`, replicated on all devices."""
     # Compute `array[-1]` as a masked sum, because for the slice XLA would send the array twice between devices. XLA
     # computes the sum across the devices of the stages. The gradient of the sum needs no communication.
     size = array.shape[0]
@@ -446,5 +405,4 @@ def _last(array: Any) -> Any:
 
 
 def _with_rows(array: Any, count: int) -> Any:
-    """Pad an array to `count` rows with copies of its last row."""
     return array if array.shape[0] == count else jnp.take(array, jnp.arange(count), axis=0, mode="clip")

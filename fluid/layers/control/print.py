@@ -116,11 +116,8 @@ def _printed(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
     """Return `data` unchanged, and print it and its gradient by callbacks.
 
     Args:
-      forward: the forward pass calls this function with `data` and `lengths`; None prints nothing.
       backward: the backward pass calls this function with the gradient of `data` and with `lengths`; None prints
         nothing.
-      data: the array to print.
-      lengths: the sequence lengths, if `data` belongs to a SequenceBatch.
     """
     if forward is not None:
         jax.debug.callback(forward, data, *lengths)

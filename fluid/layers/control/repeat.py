@@ -120,12 +120,7 @@ def repeat(
 
 
 def _check_pipeline(this: Layer, stack: core.StackedBody, x: Any, xs: Any) -> None:
-    """Check that a stack of blocks can run as a pipeline.
-
-    Raises:
-      ArgumentError: the blocks change states, or `xs` is given.
-      ShapeError: the arrays in `x`, the input of the first block, do not all have the same number of rows.
-    """
+    """Check that a stack of blocks can run as a pipeline."""
     count_rows(this, x)
     if xs is not None:
         raise errors.ArgumentError(
@@ -216,9 +211,6 @@ class _Exchange:
 
     Arrays that a function traces inside `jax.checkpoint` are invalid after it. Each of them is also an output, which
     replaces it.
-
-    Args:
-      by_identity: a dict from the `id` of each array traced inside to the output that replaces it.
     """
 
     def __init__(self, by_identity: dict[int, jax.Array]):
@@ -260,13 +252,11 @@ class _Exchange:
 
 
 def _seen(frame: core.Frame) -> Any:
-    """Return a pytree of all values that layers wrote into `frame`, the state of one traced run of a program."""
     made = frame.made
     return made.values, made.states, made.lookups, made.minimizations, list(frame.annotations.values())
 
 
 def _by_identity(tree: Any) -> dict[int, jax.Array]:
-    """Return a dict from `id` to array for all arrays in a pytree; the dict keeps them alive, so ids stay unique."""
     return {id(leaf): leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)}
 
 

@@ -189,10 +189,7 @@ def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "lengt
     """Return the number of steps of a loop.
 
     Args:
-      this: the layer that error messages name.
       xs: a pytree of arrays `[steps, ...]`, or None.
-      length: the number of steps that the user gives, or None.
-      argument: the user's name of the argument `length`, for error messages.
 
     Raises:
       ShapeError: the first dimensions of the arrays differ from each other or from `length`.
@@ -222,12 +219,6 @@ def first_slice(xs: Any) -> Any:
 def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
     """Check that the function of a loop returned a pair, such as `(carry, y)`, and return the pair.
 
-    Args:
-      this: the layer that error messages name.
-      result: the result of the function.
-      kind: the name of the public layer, such as "scan", for error messages.
-      example: the source text of a correct function, for error messages.
-
     Raises:
       ArgumentTypeError: the result is not a pair.
     """
@@ -241,12 +232,6 @@ def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
 
 def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
     """Check that a new carry of a loop matches the previous one, and return it as arrays whose dtypes are not weak.
-
-    Args:
-      this: the layer that error messages name.
-      what: the name of the function that returned the carry, for error messages.
-      found: the new carry.
-      given: the previous carry.
 
     Raises:
       ShapeError: the new carry has another structure, other shapes or other dtypes than the previous carry.
@@ -271,7 +256,6 @@ def _check_loop_vars(this: Layer, loop_vars: Any) -> None:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _without_gradient(name: str, values: Any) -> Any:
-    """Return `values` unchanged; if JAX computes a gradient of the result, raise a ProgramError about layer `name`."""
     return values
 
 

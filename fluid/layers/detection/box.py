@@ -148,12 +148,6 @@ def exact_array(this: Layer, value: Value) -> jax.Array:
 def boxes_of(this: Layer, value: Value, argument: str, dims: int | None = None) -> jax.Array:
     """Check boxes, and return an array `[..., 4]` in float32 or wider, with zeros for the padding of a sequence batch.
 
-    Args:
-      this: the layer that error messages name.
-      value: the boxes, an array or a sequence batch.
-      argument: the name of the user's argument, for error messages.
-      dims: the required number of dimensions if `value` is an array; None for any number.
-
     Raises:
       ShapeError: the last dimension is not 4, or an array has another number of dimensions.
     """
@@ -177,7 +171,6 @@ def areas(boxes: jax.Array, pixel: float) -> jax.Array:
 
     Args:
       boxes: `[..., 4]`.
-      pixel: 1 for boxes in pixels, 0 for normalized boxes.
     """
     width, height = (jnp.maximum(side, 0) for side in box_sizes(boxes, pixel))
     return width * height
@@ -188,8 +181,6 @@ def iou(first: jax.Array, second: jax.Array, pixel: float) -> jax.Array:
 
     Args:
       first: boxes `[..., 4]`.
-      second: boxes that broadcast with `first`: `iou(a[:, None], b[None], 0)` compares all pairs.
-      pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
       `[...]`, between 0 and 1.
@@ -402,9 +393,6 @@ def _to_decode(this: Layer, prior_box: Value, target_box: Value, axis: int) -> t
     Returns:
       Prior boxes `[n, 4]`; offsets `[rows, n, 4]`, or `[n, m, 4]` for `axis=1`; and a function that converts a result
       to a SequenceBatch if `target_box` is one.
-
-    Raises:
-      ShapeError: the shapes do not fit together.
     """
     if axis == 1:
         (_, offsets), restore = as_rows(this, prior_box, target_box)

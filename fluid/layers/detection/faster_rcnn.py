@@ -239,9 +239,6 @@ def _predictions(
 
     Returns:
       Scores `[batch, n]`, offsets `[batch, n, 4]`, anchors `[n, 4]` and variances `[n, 4]`.
-
-    Raises:
-      ShapeError: the shapes do not fit together.
     """
     chances, offsets, around, factors = (exact_array(this, v) for v in (scores, bbox_deltas, anchors, variances))
     wanted = chances.shape if chances.ndim == 4 else (0, 0, 0, 0)
@@ -264,7 +261,6 @@ def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Arra
       boxes: `[batch, n, 4]` in pixels of the resized image.
       image: width and height of the resized images, each `[batch, 1]`.
       scale: the scale by which the images were resized, `[batch, 1]`.
-      least: the smallest width and height of a box, in pixels of the original image.
 
     Returns:
       bool `[batch, n]`.
@@ -276,11 +272,7 @@ def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Arra
 
 
 def _count_levels(this: Layer, min_level: int, max_level: int) -> int:
-    """Check the lowest and the highest level of a feature pyramid, and return the number of levels.
-
-    Raises:
-      ArgumentError: a level is not a non-negative integer, or `max_level` is less than `min_level`.
-    """
+    """Check the lowest and the highest level of a feature pyramid, and return the number of levels."""
     lowest = core.whole_number(this.name, "min_level", min_level, least=0)
     return core.whole_number(this.name, "max_level", max_level, least=lowest) - lowest + 1
 

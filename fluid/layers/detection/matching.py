@@ -138,12 +138,7 @@ def target_assign(
 
 
 def _among(this: Layer, indices: Value, batch: int, count: int) -> jax.Array:
-    """Return a bool mask `[batch, count]`, which is true for the predictions whose index is in `indices`.
-
-    Raises:
-      ArgumentTypeError: the indices are not integers.
-      ShapeError: the indices are not a sequence batch with one integer in each step.
-    """
+    """Return a bool mask `[batch, count]`, which is true for the predictions whose index is in `indices`."""
     ids = check_ids(this.name, indices, "negative_indices")
     if not isinstance(indices, core.SequenceBatch) or ids.shape[0] != batch or ids.shape[2:] not in ((), (1,)):
         raise errors.ShapeError(
@@ -294,7 +289,6 @@ def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
     Args:
       boxes: `[n, 4]` or `[batch, n, 4]`, in pixels; the width of a box is `x2 - x1 + 1`.
       able: bool `[batch, n]`: true for boxes to compare; the IoU of other boxes counts as 0.
-      objects: the ground-truth objects.
     """
 
     def compare(found: Owners, one: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Owners, None]:
@@ -336,7 +330,6 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
     Args:
       able: a mask of the candidates, bool `[batch, n]`.
       most: the largest number of candidates to select: one number for all rows, or `[batch, 1]`.
-      key: a random key for a random selection; None to select the first candidates.
 
     Returns:
       A mask of the selected candidates, bool `[batch, n]`.
@@ -354,7 +347,6 @@ def positive_first(positive: jax.Array, negative: jax.Array, capacity: int | Non
     Args:
       positive: a mask of the positive elements, bool `[batch, n]`.
       negative: a mask of the negative elements, bool `[batch, n]`.
-      capacity: the number of indices to return for each row; None for all `n`.
 
     Returns:
       Integers `[batch, capacity]`.
@@ -384,15 +376,10 @@ class SelectedAnchors(NamedTuple):
         """Record predictions and targets of the selected anchors as outputs of the layer, the positive anchors first.
 
         Args:
-          this: the layer.
           logits: `[batch, anchors, classes]`.
           offsets: predicted offsets, `[batch, anchors, 4]`.
           labels: int32 `[batch, anchors]`.
           targets: targets of the offsets, `[batch, anchors, 4]`.
-
-        Returns:
-          Five SequenceBatches: logits of all selected anchors, predicted offsets of the positive anchors, labels of all
-          selected anchors, targets of the positive anchors, and ones in the shape of the targets.
         """
         places = positive_first(self.positive, self.negative, self.capacity)[..., None]
         first = places[:, : self.most]

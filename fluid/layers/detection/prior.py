@@ -244,12 +244,7 @@ class _Grid(NamedTuple):
 
 
 def _grid(this: Layer, input: Value, image: Value, steps: Sequence[float], offset: float) -> _Grid:
-    """Check arguments of `prior_box`, and return the grid of the feature map over the image.
-
-    Raises:
-      ArgumentError: `steps` is not a list of two non-negative numbers.
-      ShapeError: the feature map or the image does not have four dimensions.
-    """
+    """Check arguments of `prior_box`, and return the grid of the feature map over the image."""
     given = list(steps) if isinstance(steps, list | tuple) else []
     if len(given) != 2 or min(given) < 0:
         raise errors.ArgumentError(
@@ -263,13 +258,7 @@ def _grid(this: Layer, input: Value, image: Value, steps: Sequence[float], offse
 
 
 def _centres(features: Image, steps: tuple[float, float], first: tuple[float, float]) -> np.ndarray:
-    """Return the image coordinates (x, y) of the pixels of a feature map, `[height, width, 1, 2]`.
-
-    Args:
-      features: the feature map.
-      steps: the distances in x and in y between neighbouring pixels of the feature map, in pixels of the image.
-      first: x and y of the first pixel of the feature map, in pixels of the image.
-    """
+    """Return the image coordinates (x, y) of the pixels of a feature map, `[height, width, 1, 2]`."""
     across, down = (
         step * np.arange(count) + start for step, count, start in zip(steps, features.pixels[::-1], first, strict=True)
     )
@@ -299,11 +288,6 @@ def _finished(
     """Record boxes `[height, width, n, 4]` and their variances as outputs of a layer.
 
     Args:
-      this: the layer.
-      features: the feature map, whose dtype (float32 or wider) the results get.
-      boxes: the boxes.
-      variance: four variances for all boxes.
-      clip: whether to clip coordinates to the range from 0 to 1.
       flat: whether to reshape both results to `[height * width * n, 4]`.
     """
     variances = positive_numbers(this, "variance", variance, 4)
@@ -316,12 +300,6 @@ def _finished(
 
 def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] | None, count: int = 0) -> list[float]:
     """Check that a value is a positive number or a list of positive numbers, and return a list of floats.
-
-    Args:
-      this: the layer that error messages name.
-      argument: the name of the argument, for error messages.
-      value: the value of the argument.
-      count: the required length of the list; 0 for any length.
 
     Raises:
       ArgumentError: there is no number, the list has another length than `count`, or a number is not positive.

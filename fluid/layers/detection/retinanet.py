@@ -179,19 +179,13 @@ def _best(
     """Decode the most probable predictions of one level of the feature pyramid.
 
     Args:
-      this: the layer that error messages name.
       bboxes: predicted offsets from the anchors, `[batch, anchors, 4]`.
       scores: probabilities `[batch, anchors, classes]`.
       anchors: anchors in pixels, `[..., 4]`.
-      threshold: the exclusive lower bound of the probabilities.
-      most: the largest number of predictions to return for each image.
 
     Returns:
       Boxes `[batch, n, 4]`, probabilities `[batch, n]` (minus infinity for missing predictions), and classes
       `[batch, n]`.
-
-    Raises:
-      ShapeError: the shapes do not fit together.
     """
     offsets, chances, around = (jax.lax.stop_gradient(exact_array(this, v)) for v in (bboxes, scores, anchors))
     around = around.reshape(-1, 4)

@@ -88,12 +88,8 @@ def regions(
     """Check the arguments of a RoI pooling layer, and return them as `Regions`.
 
     Args:
-      this: the layer.
       input: feature maps `[batch, channels, height, width]`.
       rois: a SequenceBatch or an array, `[batch, regions, 4]`.
-      pooled: height and width of a pooled region.
-      scale: the size of the feature map divided by the size of the image.
-      counts: Fluid's arguments that assign regions to images, by name; they must be None.
 
     Raises:
       ArgumentError: a size is not positive, or one of `counts` is not None.
@@ -399,8 +395,6 @@ def _span(start: jax.Array, length: jax.Array, bins: int, size: int) -> tuple[ja
     Args:
       start: the index of the first pixel of the range, integers `[...]`.
       length: the number of pixels in the range, integers `[...]`.
-      bins: the number of bins.
-      size: the height or width of the feature map.
 
     Returns:
       The index of the first pixel of each bin, and the index after its last pixel, clipped to the range from 0 to
@@ -424,12 +418,6 @@ def _covered(span: tuple[jax.Array, jax.Array], size: int) -> jax.Array:
 
 def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
     """Divide the range from `start` to `end` into equal bins, and return a mask of the pixels that overlap each bin.
-
-    Args:
-      start: the first coordinate of the range, a float in pixels.
-      end: the last coordinate of the range, a float in pixels.
-      bins: the number of bins.
-      size: the height or width of the feature map.
 
     Returns:
       bool `[bins, size]`.
@@ -465,13 +453,6 @@ def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Arr
 def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples: int | None) -> jax.Array:
     """Compute the weights of the pixels in RoI align along one dimension: each bin averages interpolated points.
 
-    Args:
-      start: the first coordinate of the first bin.
-      length: the total length of all bins in pixels.
-      bins: the number of bins.
-      size: the height or width of the feature map.
-      samples: the number of points in each bin; None for the length of a bin in pixels, rounded up.
-
     Returns:
       The weight of each pixel in the mean of each bin, `[bins, size]`.
     """
@@ -495,12 +476,6 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
 
 def _integrated(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
     """Compute the weights of the pixels in precise RoI pooling along one dimension: each bin averages by an integral.
-
-    Args:
-      start: the first coordinate of the first bin.
-      end: the last coordinate of the last bin.
-      bins: the number of bins.
-      size: the height or width of the feature map.
 
     Returns:
       The weight of each pixel in the mean of each bin, `[bins, size]`.

@@ -207,13 +207,7 @@ def _predicted(this: Layer, features: Value, boxes: jax.Array, result: jax.Array
     """Reshape the result of a convolution from `[batch, n * k, height, width]` to `[batch, height * width * n, k]`.
 
     Args:
-      this: the layer that error messages name.
-      features: the input of the convolution, for error messages.
       boxes: the prior boxes, `[height, width, n, 4]`.
-      result: the result of the convolution.
-
-    Raises:
-      ShapeError: the convolution changed the height or width of the feature map.
     """
     if result.shape[2:] != boxes.shape[:2]:
         raise errors.ShapeError(
@@ -225,18 +219,7 @@ def _predicted(this: Layer, features: Value, boxes: jax.Array, result: jax.Array
 
 
 def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | None) -> tuple[list[float], list[float]]:
-    """Compute the `min_sizes` and `max_sizes` of `count` feature maps from two percentages of the image size.
-
-    Args:
-      this: the layer that error messages name.
-      count: the number of feature maps, at least 3.
-      base: the size of the image in pixels.
-      least: the `min_ratio` of `multi_box_head`.
-      most: the `max_ratio` of `multi_box_head`.
-
-    Raises:
-      ArgumentError: a percentage is missing, or `most - least` is less than `count - 2`.
-    """
+    """Compute the `min_sizes` and `max_sizes` of `count` feature maps from two percentages of the image size."""
     if least is None or most is None or not most - least >= count - 2:
         raise errors.ArgumentError(
             f"{this.name}: min_ratio={least!r}, max_ratio={most!r} for {count} feature maps without sizes; expected "
@@ -248,18 +231,7 @@ def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | No
 
 
 def _for_each(this: Layer, argument: str, value: Any, maps: list[Any], default: Any = None) -> list[Any]:
-    """Check that a value is a list with at least one entry for each feature map, and return the list.
-
-    Args:
-      this: the layer that error messages name.
-      argument: the name of the argument, for error messages.
-      value: the value of the argument; None for `default` on each feature map.
-      maps: the feature maps.
-      default: the entry for each feature map if `value` is None; None if `value` is required.
-
-    Raises:
-      ArgumentError: the value is not a list, or the list is too short.
-    """
+    """Check that a value is a list with at least one entry for each feature map, and return the list."""
     if value is None and default is not None:
         return [default] * len(maps)
     if not isinstance(value, list | tuple) or len(value) < len(maps):
@@ -294,7 +266,6 @@ class _Objects(NamedTuple):
         A prior box without an object has itself as target box, and the background as target class.
 
         Args:
-          found: the object matched with each prior box.
           prior: the prior boxes, `[priors, 4]`.
 
         Returns:
@@ -446,7 +417,6 @@ def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float
       loss: the loss of each prior box, `[batch, priors]`.
       able: a mask of the prior boxes that can be negatives, bool `[batch, priors]`.
       positive: a mask of the positives, bool `[batch, priors]`.
-      ratio: the largest number of negatives in an image, divided by the number of positives in this image.
 
     Returns:
       A mask of the negatives, bool `[batch, priors]`.

@@ -161,16 +161,7 @@ def matrix_nms(
 def candidates(
     this: Layer, bboxes: Value, scores: Value, threshold: float, nms_top_k: int, background: int
 ) -> Candidates:
-    """Select for each class except the background the boxes whose scores are above a threshold.
-
-    Args:
-      this: the layer that error messages name.
-      bboxes: the `bboxes` of `multiclass_nms`.
-      scores: the `scores` of `multiclass_nms`.
-      threshold: the exclusive lower bound of the scores.
-      nms_top_k: the largest number of boxes of each class; -1 for no limit.
-      background: the class of the background; -1 if there is none.
-    """
+    """Select for each class except the background the boxes whose scores are above a threshold."""
     boxes, chances = _by_class(this, bboxes, scores)
     labels = np.array([label for label in range(chances.shape[1]) if label != background], np.int32)
     if not labels.size:
@@ -190,9 +181,6 @@ def _by_class(this: Layer, bboxes: Value, scores: Value) -> tuple[jax.Array, jax
 
     Returns:
       Boxes `[batch, 1 or classes, boxes, 4]`, and scores `[batch, classes, boxes]`, minus infinity for padding.
-
-    Raises:
-      ShapeError: the shapes do not fit together.
     """
     boxes = exact(bboxes)
     chances = exact(scores)
@@ -215,10 +203,6 @@ def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float,
     Args:
       boxes: lists of `n` boxes in descending order of their scores, `[..., n, 4]`.
       there: bool `[..., n]`: true for boxes, false for padding.
-      limit: the largest number of boxes to select from each list; None for no limit.
-      threshold: the largest allowed intersection over union with a previously selected box.
-      eta: if below 1, the threshold is multiplied by `eta` after each selected box, as long as it is above 0.5.
-      pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
       A mask of the selected boxes, bool `[..., n]`.
@@ -268,7 +252,6 @@ class _Nms(NamedTuple):
     threshold: jax.Array
 
     def able(self) -> jax.Array:
-        """Return a mask of the boxes that later iterations of the suppression can still select, bool `[..., n]`."""
         return self.waiting & (self.overlap <= self.threshold[..., None])
 
 
@@ -277,8 +260,6 @@ def _decay(boxes: jax.Array, factor: Any, pixel: float) -> jax.Array:
 
     Args:
       boxes: `[..., n, 4]`, in descending order of their scores.
-      factor: a function of the arrays `iou` and `most`, which `matrix_nms` describes.
-      pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
       The factors, `[..., n]`.
@@ -300,10 +281,7 @@ def detections(
     """Return the candidates that are not suppressed, as rows `[label, score, x1, y1, x2, y2]`, and their box indices.
 
     Args:
-      found: the candidates.
       scores: the scores of the candidates, `[batch, classes, n]`; minus infinity for suppressed candidates.
-      keep: the largest number of rows for each image; None for no limit.
-      by_class: True orders the rows by class, and within a class in the order of the candidates; False orders by score.
 
     Returns:
       The rows, a SequenceBatch `[batch, keep, 6]`; and the index of each box in its image, a SequenceBatch of int32
@@ -329,7 +307,6 @@ def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
 
     Args:
       values: `[..., n]`.
-      most: the number of values; None for all `n`.
 
     Returns:
       Two arrays `[..., min(most, n)]`. If `n` is unknown, as in an exported program, the arrays are `[..., most]`, with

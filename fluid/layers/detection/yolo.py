@@ -133,13 +133,8 @@ def grid_of(
     """Check the predictions of YOLOv3 on a feature map, and return them as a `Grid`.
 
     Args:
-      this: the layer that error messages name.
       x: the predictions, `[batch, len(numbers) * (5 + classes), height, width]`.
       anchors: width and height of all anchors, `[anchors, 2]`, in pixels of the network's input.
-      numbers: the indices of the anchors of this feature map.
-      classes: the number of classes.
-      ratio: the size of the network's input divided by the size of the feature map.
-      scale: the attribute `scale` of the `Grid`.
 
     Raises:
       ArgumentError: a number is not positive.
@@ -273,12 +268,7 @@ def yolov3_loss(
 
 
 def _truth(this: Layer, gt_box: Value, gt_label: Value, gt_score: Value | None, classes: int, batch: int) -> _Truth:
-    """Check the ground-truth arguments of `yolov3_loss`, and return the objects as `_Truth`.
-
-    Raises:
-      ArgumentTypeError: classes are not integers.
-      ShapeError: the shapes do not fit together.
-    """
+    """Check the ground-truth arguments of `yolov3_loss`, and return the objects as `_Truth`."""
     boxes = exact(gt_box)
     labels = check_ids(this.name, gt_label, "gt_label")
     scores = jnp.ones(boxes.shape[:2], boxes.dtype) if gt_score is None else exact(gt_score)
@@ -304,9 +294,7 @@ def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Arr
     """Find for each object the anchor whose shape has the largest intersection over union with the object's shape.
 
     Args:
-      boxes: the boxes of the objects.
       shapes: width and height of all anchors, `[anchors, 2]`, in fractions of the network's input.
-      numbers: the indices of the anchors of this feature map.
 
     Returns:
       int32 `[batch, objects]`: the index of the anchor in the list `numbers`, or -1 if the anchor is not in the list.
@@ -328,16 +316,13 @@ def _places(boxes: CenterForm, own: jax.Array, shape: tuple[int, ...]) -> tuple[
     All indices are in range, also for padding and for objects without an anchor on this feature map.
 
     Args:
-      boxes: the boxes of the objects.
       own: the index of the anchor of each object, `[batch, objects]`; -1 (no anchor) becomes 0.
-      shape: the shape of `Grid.cells`.
     """
     rows, columns = ((v * n).astype(jnp.int32) for v, n in zip((boxes.y, boxes.x), shape[3:], strict=True))
     return jnp.maximum(own, 0), jnp.clip(rows, 0, shape[3] - 1), jnp.clip(columns, 0, shape[4] - 1)
 
 
 def _entropy(logits: jax.Array, target: jax.Array | float) -> jax.Array:
-    """Compute the cross entropy between the sigmoid of logits and a target from 0 to 1."""
     return jax.nn.softplus(logits) - logits * target
 
 
@@ -346,8 +331,6 @@ def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Arr
 
     Args:
       cells: the predictions at the pixel and anchor of each object, `[batch, objects, 5 + classes]`.
-      boxes: the boxes of the objects.
-      grid: the predictions on the feature map.
       anchor: the index of the anchor of each object, `[batch, objects]`.
     """
     rows, columns = grid.cells.shape[3:]
@@ -367,8 +350,6 @@ def _class_loss(cells: jax.Array, labels: jax.Array, classes: int, smooth: bool)
     Args:
       cells: the predictions at the pixel and anchor of each object, `[batch, objects, 5 + classes]`.
       labels: the classes of the objects, `[batch, objects]`.
-      classes: the number of classes.
-      smooth: whether to smooth the targets, see `use_label_smooth` of `yolov3_loss`.
     """
     doubt = min(1 / classes, 1 / 40) if smooth else 0.0
     right = labels[..., None] == jnp.arange(classes)

@@ -326,21 +326,7 @@ def _transposed_convolution(
 def _transposed_geometry(
     this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
 ) -> tuple[tuple[int, ...], Pairs]:
-    """Compute the filter size and the padding of the ordinary convolution that computes a transposed convolution.
-
-    Args:
-      this: the layer that error messages name.
-      image: the input.
-      output_size: the user's argument of `conv2d_transpose`.
-      filter_size: the user's argument of `conv2d_transpose`.
-      padding: the user's argument of `conv2d_transpose`.
-      strides: one stride for each spatial dimension.
-      dilations: one dilation for each spatial dimension.
-
-    Returns:
-      The filter size for each spatial dimension; and for each spatial dimension a pair (before, after), the padding of
-      the input after its dilation by the strides.
-    """
+    """Compute the filter size and the padding of the ordinary convolution that computes a transposed convolution."""
     dims = len(image.pixels)
     wanted = None if output_size is None else sizes_of(this, "output_size", output_size, dims)
     if filter_size is None:

@@ -239,11 +239,7 @@ def deformable_conv(
 
 
 def _per_cell(this: Layer, argument: str, value: Value, shape: tuple[int, ...]) -> jax.Array:
-    """Check that the argument `offset` or `mask` of `deformable_conv` has the given shape, and return its array.
-
-    Raises:
-      ShapeError: the value has another shape.
-    """
+    """Check that the argument `offset` or `mask` of `deformable_conv` has the given shape, and return its array."""
     array = wide(array_of(this, value))
     if array.shape != shape:
         raise errors.ShapeError(
@@ -262,13 +258,6 @@ def _regular(
 ) -> np.ndarray:
     """Return the positions in the image that an ordinary convolution reads, without offsets.
 
-    Args:
-      kernel: height and width of a filter.
-      steps: the strides.
-      pads: the paddings.
-      apart: the dilations.
-      size: height and width of the result.
-
     Returns:
       y and x for each filter element and each pixel of the result, `[kh * kw, 2, height', width']`.
     """
@@ -285,16 +274,12 @@ def _read_places(this: Layer, image: Image, places: jax.Array) -> jax.Array:
     """Interpolate images bilinearly at positions that each group of channels has separately.
 
     Args:
-      this: the layer that error messages name.
       image: the images, `[batch, channels, height, width]`.
       places: the positions (y, x) in pixels, `[batch, groups, elements, 2, height', width']`, where `elements` is the
         number of elements of a filter.
 
     Returns:
       `[batch, groups, channels / groups, elements, height', width']`.
-
-    Raises:
-      ShapeError: the groups do not divide the channels.
     """
     batch, groups, cells, _, high, broad = places.shape
     if image.channels % groups:

@@ -257,16 +257,7 @@ def _pool(
 
 
 def _mean(x: Any, window: Any, strides: Any, pads: Pairs, layout: str, exclusive: bool) -> jax.Array:
-    """Compute the mean of the pixels in each window; `exclusive` counts only the pixels inside the image.
-
-    Args:
-      x: the images, in the layout `layout`.
-      window: the size of the window in each spatial dimension.
-      strides: the stride in each spatial dimension.
-      pads: the padding (before, after) of each spatial dimension.
-      layout: the layout, such as "NCHW".
-      exclusive: whether to divide by the number of pixels inside the image instead of the size of the window.
-    """
+    """Compute the mean of the pixels in each window; `exclusive` counts only the pixels inside the image."""
     sizes = (by_layout(layout, window, 1, 1), by_layout(layout, strides, 1, 1), by_layout(layout, pads, (0, 0), (0, 0)))
     cells = wide(x)
     zero = np.array(0, cells.dtype)
@@ -278,19 +269,7 @@ def _mean(x: Any, window: Any, strides: Any, pads: Pairs, layout: str, exclusive
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
-    """Return padding (before, after) for each spatial dimension, extended up to the end of the last window.
-
-    Args:
-      this: the layer that error messages name.
-      image: the input.
-      window: the size of the window in each spatial dimension.
-      strides: the stride in each spatial dimension.
-      pads: the padding (before, after) that the user requests for each spatial dimension.
-      ceil: whether the last window may extend beyond the padding in `pads`.
-
-    Raises:
-      ShapeError: a window would cover no pixel of the image.
-    """
+    """Return padding (before, after) for each spatial dimension, extended up to the end of the last window."""
     reached = []
     for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):
         rest = size + before + after - k

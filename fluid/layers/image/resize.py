@@ -348,26 +348,14 @@ def _resize(
 
 
 def _layer_of(resample: Any, name: str | None) -> Layer:
-    """Return a Layer whose automatic name begins with the interpolation method, such as `bilinear_interp_0`.
-
-    Raises:
-      ArgumentError: `resample` is unknown.
-    """
+    """Return a Layer whose automatic name begins with the interpolation method, such as `bilinear_interp_0`."""
     if not isinstance(resample, str) or resample.upper() not in _INTERPOLATIONS:
         raise errors.ArgumentError(f"resample={resample!r}: expected {', '.join(map(repr, _INTERPOLATIONS))}")
     return Layer(_INTERPOLATIONS[resample.upper()][1], name)
 
 
 def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool, mode: int) -> Any:
-    """Resize the array of images to `sizes` pixels; `image_resize` describes the other arguments.
-
-    Args:
-      image: the images.
-      sizes: the new size of each spatial dimension.
-      resample: the interpolation, such as "BILINEAR".
-      corners: the `align_corners` of `image_resize`.
-      mode: the `align_mode` of `image_resize`.
-    """
+    """Resize the array of images to `sizes` pixels; `image_resize` describes the other arguments."""
     nearest = resample.upper() == "NEAREST"
     result = image.array if nearest else wide(image.array)
     table = {"NEAREST": _nearest, "BICUBIC": _cubic}.get(resample.upper(), functools.partial(_linear, mode=mode))
@@ -381,13 +369,8 @@ def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) ->
     """Interpolate an array along an axis: compute `sum_k weights[:, k] * x[places[:, k]]`.
 
     Args:
-      x: the array.
-      axis: the dimension to interpolate.
       places: the indices of the old pixels that each new pixel reads, `[size, taps]`.
       weights: the weights of these old pixels, `[size, taps]`.
-
-    Returns:
-      An array in the shape of `x`, with `size` elements along `axis`.
     """
     if (weights == 1).all():
         return jnp.take(x, places[:, 0], axis=axis)
@@ -396,7 +379,6 @@ def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) ->
 
 
 def _nearest(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of the old pixel that each new pixel copies, and the weights 1, as arrays `[size, 1]`."""
     places = _places(pixels, size, corners, 1)
     return np.floor(places + 0.5 if corners else places).astype(int)[:, None], np.ones((size, 1))
 
@@ -419,14 +401,7 @@ def _cubic(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:
-    """Return the position of each of `size` new pixels among `pixels` old pixels, float32 `[size]`.
-
-    Args:
-      pixels: the number of old pixels.
-      size: the number of new pixels.
-      corners: the `align_corners` of `image_resize`.
-      mode: the `align_mode` of `image_resize`.
-    """
+    """Return the position of each of `size` new pixels among `pixels` old pixels, float32 `[size]`."""
     # Compute positions in float32, as Fluid does. In another precision, some positions would round to other pixels.
     k = np.arange(size, dtype=np.float32)
     if corners:

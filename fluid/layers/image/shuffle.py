@@ -336,8 +336,6 @@ def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
     """Convert the user's padding to pairs (before, after) for height and width.
 
     Args:
-      this: the layer that error messages name.
-      argument: the name of the user's argument, for error messages.
       given: one integer; two integers, `[height, width]`; or four integers, `[top, left, bottom, right]`.
     """
     if isinstance(given, list | tuple) and len(given) == 4:
@@ -350,19 +348,8 @@ def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
 def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apart: Any) -> Any:
     """Extract the pixels in each position of a sliding window.
 
-    Args:
-      this: the layer that error messages name.
-      image: the images.
-      kernel: height and width of the window, `kh` and `kw`.
-      steps: the strides.
-      pads: the padding (before, after) of height and width.
-      apart: the dilations.
-
     Returns:
       `[batch, channels * kh * kw, rows, columns]`, for `rows * columns` positions of the window.
-
-    Raises:
-      ShapeError: a padded image is smaller than the window.
     """
     windows = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
     if any(size + sum(p) < window for size, p, window in zip(image.pixels, pads, windows, strict=True)):

@@ -57,13 +57,6 @@ def images_of(this: Layer, value: Any, ndim: int, layout: str) -> Image:
 def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "data_format") -> Image:
     """Check the dimensions and the layout of images, volumes or signals, and return them as an `Image`.
 
-    Args:
-      this: the layer that error messages name.
-      value: the input.
-      ndim: the number of dimensions: 4 for images, 5 for volumes, 3 for signals.
-      layout: the user's layout, such as "NCHW".
-      argument: the name of the user's argument for the layout, for error messages.
-
     Raises:
       ArgumentError: `layout` is not a layout for `ndim` dimensions.
       ShapeError: the input does not have `ndim` dimensions.
@@ -106,13 +99,9 @@ def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], st
     """Convert the user's padding to one pair (before, after) for each spatial dimension.
 
     Args:
-      this: the layer that error messages name.
       given: the user's padding: one integer; one integer for each spatial dimension; two integers for each spatial
         dimension, before and after; one pair for each dimension of the array, with zeros for batch and channels; "SAME"
         for a result of `ceil(size / stride)` pixels; or "VALID" for no padding.
-      image: the input.
-      windows: the size of the window in each spatial dimension, dilation included.
-      strides: the stride in each spatial dimension.
 
     Raises:
       ArgumentError: `given` is none of the listed values.
@@ -146,7 +135,6 @@ def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], st
 
 
 def _same(size: int, window: int, stride: int) -> tuple[int, int]:
-    """Compute the "SAME" padding (before, after) of one dimension, which yields `ceil(size / stride)` windows."""
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
@@ -173,13 +161,6 @@ def kind_without_cudnn(kind: str, value: Any, layout: str, groups: int | None, n
 
     As in Fluid, the prefix of a depthwise convolution without cuDNN is longer: `depthwise_conv2d_0.w_0` instead of
     `conv2d_0.w_0`.
-
-    Args:
-      kind: "conv2d" or "conv2d_transpose".
-      value: the user's input.
-      layout: "NCHW" or "NHWC".
-      groups: the number of groups, or None.
-      num_filters: the number of filters; a depthwise `conv2d` may have several filters for each channel.
     """
     shape = getattr(value, "shape", ())[row_dims(value) - 1 :]
     if not groups or len(shape) != 4 or shape[1 if layout == "NCHW" else 3] != groups:
@@ -188,15 +169,7 @@ def kind_without_cudnn(kind: str, value: Any, layout: str, groups: int | None, n
 
 
 def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, act: Any) -> Any:
-    """Add a bias to the result of a convolution, apply an activation, and record each result as output of the layer.
-
-    Args:
-      this: the layer.
-      image: the input.
-      result: the result of the convolution, in the layout of the input.
-      bias_attr: the ParamAttr of the bias, or False for none.
-      act: name of an activation, or a function; None for none.
-    """
+    """Add a bias to the result of a convolution, apply an activation, and record each result as output of the layer."""
     recorded = this.output(image.back(result))
     bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)
     if bias is not None:
@@ -207,13 +180,6 @@ def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, a
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:
     """Check that `parts` divides the number of channels, and return the number of channels in each part.
-
-    Args:
-      this: the layer that error messages name.
-      image: the images.
-      argument: the name of the user's argument that determines `parts`, for error messages.
-      value: the value of the user's argument, for error messages.
-      parts: the number of equal parts into which the channels are divided.
 
     Raises:
       ShapeError: `parts` does not divide the channels.

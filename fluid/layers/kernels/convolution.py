@@ -72,13 +72,7 @@ def plain_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, grou
     """Compute a convolution with XLA's own operation, the reference for the faster implementations.
 
     Args:
-      x: images in the layout of `geometry`, with `channels` channels.
       filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
-      geometry: strides, padding, dilations and layout.
-      groups: the number of groups of channels; divides `channels` and `filters`.
-
-    Returns:
-      Images in the layout of `geometry`, with one channel for each filter.
     """
     return jax.lax.conv_general_dilated(
         x,
@@ -96,14 +90,7 @@ def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: in
     """Compute a convolution with the fastest implementation for its shapes on this platform.
 
     Args:
-      x: images in the layout of `geometry`, with `channels` channels.
       filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
-      geometry: strides, padding, dilations and layout; each `spread` is 1, which means no transposed convolution.
-      groups: the number of groups of channels; divides `channels` and `filters`.
-      training: whether gradients are needed.
-
-    Returns:
-      The images that `plain_convolution` returns, up to rounding.
     """
     axis = geometry.layout.index("C")
     fits = on_cpu() and jnp.issubdtype(x.dtype, jnp.floating)
@@ -145,14 +132,7 @@ def grouped_convolution(
     of its block, because the block's filter multiplies it by 0.
 
     Args:
-      x: images in the layout of `geometry`, with `channels` channels.
       filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
-      geometry: strides, padding, dilations and layout.
-      groups: the number of groups of channels; divides `channels` and `filters`.
-      dense: the function that computes a convolution with one group.
-
-    Returns:
-      The images that `plain_convolution` returns, up to rounding.
 
     Example:
       >>> geometry = Geometry((1, 1), [(1, 1), (1, 1)], (1, 1), (1, 1), "NHWC")
@@ -215,12 +195,7 @@ def growing_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry) ->
     | 2 x 2, 128 x 28 x 28, 64 | 128 | 18 |
 
     Args:
-      x: images in the layout of `geometry`.
       filters: `[filters, channels, *window]`, of the dtype of `x`.
-      geometry: padding, dilations, spread and layout; each stride is 1.
-
-    Returns:
-      The images that `plain_convolution` returns, up to rounding.
     """
     return plain_convolution(x, filters, geometry)
 
@@ -305,11 +280,6 @@ def volumes_by_depth(x: jax.Array, filters: jax.Array, geometry: Geometry, train
     Args:
       x: `[batch, depth, height, width, channels]`.
       filters: `[filters, channels, *window]`, of the dtype of `x`.
-      geometry: strides, padding and dilations; each spread is 1.
-      training: whether gradients are needed.
-
-    Returns:
-      The volumes that `plain_convolution` returns, up to rounding.
     """
     (cells, *window), (pad, *pads) = filters.shape[2:], geometry.pads
     (stride, *strides), (dilation, *dilations) = geometry.strides, geometry.dilations
@@ -450,7 +420,6 @@ def _filter_gradient(x: jax.Array, shape: tuple[int, ...], slope: jax.Array) -> 
 
     Args:
       x: the images, `[batch, height, width, channels]`.
-      shape: the shape of the filters.
       slope: cotangents of the result, `[batch, height', width', filters]`.
     """
     count, channels, rows, columns = shape

@@ -52,13 +52,8 @@ def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, 
     If a layer computed `x` by a transpose of channels-last images, return these images; otherwise return `x` itself.
 
     Args:
-      x: images, or any other array.
-      axis: the dimension of the channels.
       move: True transposes images `[batch, channels, height, width]` to the channels-last layout, on a CPU, if no layer
         computed the images in this layout.
-
-    Returns:
-      The images; the dimension of their channels; and a function that transposes a result to the order of `x`.
     """
     frame = core.present_frame()
     images = frame.fact(x, "channels_last") if frame is not None and axis == 1 else None
@@ -93,9 +88,7 @@ def plus_bias(x: jax.Array, bias: jax.Array, axis: int) -> jax.Array:
     """Add one number to each channel of the result of a convolution.
 
     Args:
-      x: the result of the convolution.
       bias: the number for each channel, `[channels]`.
-      axis: the dimension of the channels in `x`.
     """
     images, along, as_written = as_computed(x, axis)
     total = images + bias.reshape(along_axis(along, images.ndim))

@@ -37,7 +37,6 @@ def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
     Args:
       table: `[rows, width]`.
       ids: integers `[...]`.
-      padding: an id whose row is read as zeros; None for no such id.
 
     Returns:
       `[..., width]`. An id outside the table yields NaN, so that users notice the mistake. Ids in feeds are checked

@@ -37,18 +37,7 @@ _Pads = tuple[tuple[int, int], ...]
 def largest(
     x: jax.Array, window: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]], layout: str
 ) -> jax.Array:
-    """Compute the maximum of the pixels under each window (max pooling).
-
-    Args:
-      x: images.
-      window: the size of the window in each spatial dimension.
-      strides: the distance between windows in each spatial dimension.
-      pads: a pair (before, after) for each spatial dimension.
-      layout: the order of the dimensions of the images, for example "NHWC".
-
-    Returns:
-      Images in the layout `layout`, with one pixel for each window.
-    """
+    """Compute the maximum of the pixels under each window (max pooling)."""
     if tuple(window) == tuple(strides) and not any(map(any, pads)) and math.prod(window) <= _MOST_CELLS:
         return largest_of_tiles(x, window, layout)
     sizes, steps = (by_layout(layout, each, 1, 1) for each in (window, strides))
@@ -71,7 +60,6 @@ def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) 
 
 
 def _by_reduce_window(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> jax.Array:
-    """Compute the maximum under each window by `reduce_window`, with JAX's own gradient."""
     return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, sizes, steps, pads)
 
 
@@ -83,12 +71,6 @@ def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Ar
     function is not a scatter. For windows of 3 x 3 with step 2 and images of 112 x 112 x 64, JAX's gradient takes 190
     ms, and this one 11.7 ms. For step 1 and images of 28 x 28 x 192, they take 63 and 2.0 ms (`python
     benchmarks/survey.py "pool2d max 3"`, jax 0.10.2, two cores, 24 November 2026).
-
-    Args:
-      sizes: the size of the window in each dimension.
-      steps: the distance from one window to the next in each dimension.
-      pads: a pair (before, after) for each dimension, 0 where size and step are 1.
-      array: floating-point numbers.
     """
     return functools.reduce(jnp.maximum, _cells(sizes, steps, pads, array))
 
@@ -129,13 +111,6 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
     by the steps. All pixels of a phase are under the same cells of their windows. So the gradient of a phase is a sum
     of masked slices. The gradient of padding is a slice, and the gradient of a slice is padding, which costs much
     more than a slice. Therefore this function pads, so that its gradient slices.
-
-    Args:
-      sizes: the size of the window in each dimension.
-      steps: the distance from one window to the next in each dimension.
-      pads: a pair (before, after) for each dimension.
-      index: the number of the selected cell of each window, int8; cells are numbered row by row.
-      array: the elements to read; cells outside the array are read as 0.
     """
     rank = range(array.ndim)
     moving = [axis for axis in rank if sizes[axis] > 1 or steps[axis] > 1 or any(pads[axis])]
@@ -191,12 +166,10 @@ def largest_of_tiles(x: jax.Array, window: Sequence[int], layout: str) -> jax.Ar
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """Compute the maximum of each tile of an array; in each dimension, the tile size divides the array size."""
     return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, tile, tile, "VALID")
 
 
 def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """Compute the maximum of each tile by a reshape and `max`, which XLA fuses with adjacent operations in training."""
     split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
     return array.reshape(split).max(tuple(range(1, len(split), 2)))
 
@@ -220,7 +193,6 @@ def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array])
 
 
 def _lowest(array: jax.Array) -> np.ndarray:
-    """Return the lowest value of the dtype of `array`, as a scalar of this dtype."""
     lowest = -np.inf if jnp.issubdtype(array.dtype, jnp.floating) else jnp.iinfo(array.dtype).min
     return np.array(lowest, array.dtype)
 

@@ -229,17 +229,7 @@ def _losses(this: Layer, value: Value, logs: Any, total: Any, label: Value, soft
     """Compute the cross entropy of each row.
 
     Args:
-      this: the layer, for its name in error messages.
-      value: the input of the layer.
       logs: `[batch, ..., classes]`, with the classes along `axis`; `logs - total` are the log-probabilities.
-      total: the array to subtract from `logs`, with size 1 along `axis`; or a number.
-      label: classes, or probabilities if `soft` is True.
-      soft: whether labels are probabilities.
-      ignore: a class whose rows have loss 0.
-      axis: the dimension of the classes.
-
-    Returns:
-      An array of the shape of `logs`, but with size 1 along `axis`.
     """
     if soft:
         check_same_shape(this, value, label)

@@ -291,12 +291,9 @@ def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float =
     """Return the predicted probability that each row is positive, and its true label as a bool, both `[batch]`.
 
     Args:
-      this: the layer, for its name in error messages.
       input: probabilities `[batch, 1]` or `[batch, 2]`; the last column is the probability of being positive. If the
         threshold is not between 0 and 1, `input` may hold any scores.
       label: integers `[batch, 1]` or `[batch]`; a row is positive if its label is above 0.
-      caller: the public name of the layer, such as "auc", for warnings.
-      threshold: the smallest probability or score with which a row is predicted to be positive.
 
     Raises:
       ArgumentTypeError: the labels are not integers.
@@ -317,16 +314,7 @@ def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float =
 
 
 def share(this: Layer, hits: Any, of: Any) -> Any:
-    """Return `sum(hits) / sum(of)` as a layer's result; `trainer.test` averages it over batches, weighted by `sum(of)`.
-
-    Args:
-      this: the layer, which records the result.
-      hits: bool or numbers, any shape; their sum is the numerator.
-      of: bool or numbers, any shape; their sum is the denominator.
-
-    Returns:
-      A scalar, float32; 0 if the denominator is 0.
-    """
+    """Return `sum(hits) / sum(of)` as a layer's result; `trainer.test` averages it over batches, weighted by `sum(of)`."""
     count = jnp.sum(of)
     result = this.output(jnp.sum(hits) / jnp.maximum(count, 1).astype(jnp.float32))
     this.frame.note(result, weight=count)
@@ -334,7 +322,6 @@ def share(this: Layer, hits: Any, of: Any) -> Any:
 
 
 def _mean_overlap(wrong: Any, correct: Any, numpy: Any = jnp) -> Any:
-    """Compute the mean intersection over union of all classes that occur, from the counts `wrong` and `correct`."""
     union = wrong + correct
     return numpy.sum(correct / numpy.maximum(union, 1)) / numpy.maximum(numpy.sum(union > 0), 1)
 
@@ -429,7 +416,6 @@ def auc(
 
 
 def _counts(this: Layer, shape: list[int]) -> tuple[str, Any]:
-    """Create a state, an array kept between steps, of int32 counts that start at 0; return its name and value."""
     name = this.array_name("w")
     return name, core.create_state(name, shape, "int32", Constant(0), kind=this.automatic_kind)
 
@@ -439,7 +425,6 @@ def _curve(counts: Any, numpy: Any) -> tuple[Any, Any]:
 
     Args:
       counts: the positive and negative rows in each bin, `[2, bins]`.
-      numpy: the array module, `numpy` for float64 or `jax.numpy` for float32.
 
     Returns:
       The numbers of positive and of negative rows, two arrays `[bins + 1]`. Each begins with 0, and ends with the

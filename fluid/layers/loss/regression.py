@@ -378,7 +378,6 @@ def npair_loss(
 
 
 def _check_two_values(this: Layer, input: Value, label: Value) -> None:
-    """Check that two values have equal shapes, and warn if a layer compares a value with itself."""
     check_same_shape(this, input, label)
     _check_not_itself(this, input, label, ("input", "label"))
 

@@ -285,7 +285,6 @@ def _odds(this: Layer, sampler: str, custom: Any, classes: int) -> Any:
 
 
 def _log_uniform(classes: int) -> np.ndarray:
-    """Return the log-uniform probabilities `[classes]`: `log((k + 2) / (k + 1)) / log(classes + 1)` for class `k`."""
     k = np.arange(classes)
     return np.log1p(1 / (k + 1)) / np.log(classes + 1)
 
@@ -300,13 +299,7 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
     nce`; jax 0.10.2, two cores, 24 November 2026).
 
     Args:
-      key: the random key.
       odds: the probability of each class, or a multiple of it, `[classes]`.
-      shape: the shape of the result.
-
-    Returns:
-      Integers. A class of probability 0 is never drawn. If a probability is NaN, infinite or negative, its class is
-      drawn each time, so that the mistake shows in the loss.
     """
     # Without `optimization_barrier`, XLA computes the cumulative sum of constants at compile time, which takes seconds.
     odds = jax.lax.optimization_barrier(odds)
@@ -321,11 +314,6 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
 
 def _draw_without_repetition(key: Any, count: int, classes: int) -> tuple[Any, Any]:
     """Draw distinct classes from the log-uniform distribution.
-
-    Args:
-      key: the random key.
-      count: the number of classes to draw.
-      classes: the number of all classes.
 
     Returns:
       The drawn classes, integers `[count]`; and the expected count of every class in the draw, `[classes]`.

@@ -164,9 +164,6 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
     added to the images, or 0 without a bias.
 
     Args:
-      this: the layer.
-      x: the images.
-      axis: the channel dimension of `x`.
       mean: the moving mean `[channels]`; None for a mean that is computed from the images.
 
     Returns:
@@ -192,11 +189,7 @@ def _moments(value: Any, centre: Any, centred: Any, axis: int, moving: tuple[Any
     are as exact as moments from two passes.
 
     Args:
-      value: the input of the layer; in a SequenceBatch, only the valid steps count.
       centre: a number near the mean of each channel, `[channels]`.
-      centred: the array of `value` minus `centre`, in a dtype wide enough for sums.
-      axis: the channel dimension of `centred`.
-      moving: the moving mean and variance, which are returned for a SequenceBatch without a valid step.
     """
     valid = valid_steps(value, centred.ndim) if is_sequence(value) else None
     axes = tuple(i for i in range(centred.ndim) if i != axis)

@@ -69,17 +69,7 @@ def dropout(
 
 
 def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upscale: bool) -> jax.Array:
-    """Set each element of an array to 0 with a given probability.
-
-    Args:
-      array: any shape.
-      probability: from 0 to 1, a number or a traced scalar.
-      key: the random key that selects the elements.
-      upscale: whether to divide the kept elements by `1 - probability`.
-
-    Returns:
-      An array of the shape and dtype of `array`.
-    """
+    """Set each element of an array to 0 with a given probability."""
     keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)
     # If dropout keeps no element, `keep` is 0. Then divide by 1 instead, so that the gradient stays finite.

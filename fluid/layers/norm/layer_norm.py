@@ -149,11 +149,7 @@ def _normal_groups(this: Layer, x: Any, axis: int, groups: int, epsilon: float) 
     """Normalise each group of channels of images, with a transpose that moves the channels before the pixels.
 
     Args:
-      this: the layer.
       x: `[batch, ..., channels, ...]`.
-      axis: the dimension of the channels.
-      groups: the number of groups of channels.
-      epsilon: added to the variance.
     """
     first = jnp.moveaxis(x, axis, 1)
     parts, mean, variance = moments(first.reshape(x.shape[0], groups, -1), (2,))
@@ -236,7 +232,6 @@ def instance_norm(
 
 
 def _usual_groups(channels: int) -> int:
-    """Return the largest divisor of `channels` that is at most 32, the number of groups in Wu and He (2018)."""
     return max(d for d in range(1, min(channels, 32) + 1) if channels % d == 0)
 
 
@@ -316,11 +311,7 @@ def rms_norm(x: Value, epsilon: float = 1e-6, param_attr: ParamSetting = None, n
 
 
 def _with_features(this: Layer, value: Value) -> Any:
-    """Return the array `[..., features]` of a value, after checking that it has a dimension of features.
-
-    Raises:
-      ShapeError: the value has no dimension of features.
-    """
+    """Return the array `[..., features]` of a value, after checking that it has a dimension of features."""
     array = dense(value)
     if array.ndim <= row_dims(value):
         raise errors.ShapeError(

@@ -38,16 +38,7 @@ def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
 
 
 def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    """Compute the mean and variance over some axes, in two passes over the data.
-
-    Args:
-      x: any shape.
-      axes: the dimensions to reduce.
-
-    Returns:
-      Three arrays: `x` in a dtype wide enough for sums; its mean; and its variance. In mean and variance, the reduced
-      dimensions have size 1.
-    """
+    """Compute the mean and variance over some axes, in two passes over the data."""
     if math.prod(x.shape[axis] for axis in axes) == 1:
         core.doubt(
             f"a normalisation of {describe(x)} over one number makes it 0, whatever the input, so that the result is "
@@ -63,15 +54,6 @@ def recorded_moments(this: Layer, mean: Any, variance: Any, shape: Sequence[int]
 
     In PaddlePaddle Fluid, normalisation layers name the mean `NAME.tmp_0`, the variance `NAME.tmp_1` and the result
     `NAME.tmp_2`. Without a call of this function, the result would get another name.
-
-    Args:
-      this: the layer.
-      mean: any shape.
-      variance: an array of the shape of `mean`.
-      shape: the shape in which to record both; one dimension by default.
-
-    Returns:
-      The mean and the variance in their own shapes, or the values that override them.
     """
     recorded_mean = this.output(mean.reshape(shape))
     recorded_variance = this.output(variance.reshape(shape))
@@ -87,9 +69,6 @@ def affine(x: Any, scale: Any, bias: Any, shape: Sequence[int]) -> Any:
     """Compute `x * scale + bias`.
 
     Args:
-      x: any shape.
-      scale: the factors, with as many elements as `shape` has; None for a factor of 1.
-      bias: the numbers to add, with as many elements as `shape` has; None for a bias of 0.
       shape: the shape in which scale and bias broadcast to `x`; `along_axis` returns the shape for one number per
         channel.
     """

@@ -280,13 +280,6 @@ def _statistics(this: Layer, name: str | None, start: list[float], x: Any, axis:
 def _of_batch(value: Any, x: Any, mean: Any, axis: int, epsilon: float) -> list[Any]:
     """Compute the increments that a batch adds to the three states of `data_norm`.
 
-    Args:
-      value: the input; in a SequenceBatch, only the valid steps count.
-      x: the array of `value`.
-      mean: the mean of all previous data, in a shape that broadcasts to `x`.
-      axis: the channel dimension of `x`.
-      epsilon: added to the sum of squared distances for each row.
-
     Returns:
       The number of rows, their sum, and the sum of their squared distances from the mean, each `[channels]`.
     """
@@ -350,6 +343,5 @@ def spectral_norm(
 
 
 def _unit(vector: Any, before: Any, eps: float) -> Any:
-    """Return a vector of norm 1; for a vector of zeros `before`, since the next iterations could not leave zeros."""
     norm = jnp.linalg.norm(vector)
     return jnp.where(norm > 0, vector / (norm + eps), before)

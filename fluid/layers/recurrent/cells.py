@@ -43,10 +43,6 @@ class Cell(abc.ABC):
 
         Args:
           inputs: an array `[batch, ...]`, or a pytree of arrays.
-          state: the state from `initial_state` or the previous step.
-
-        Returns:
-          The outputs of the step, and the new state, with the structure, shapes and dtypes of the old state.
         """
 
 
@@ -297,12 +293,10 @@ def unroll(
     """Run a cell over the first axis of its inputs, in one loop on the device for any number of steps.
 
     Args:
-      cell: the cell of each step.
       inputs: an array `[time, batch, ...]`, or a pytree of arrays; the cell gets one step `[batch, ...]` at a time.
       state: the state before the first step, a pytree of arrays `[batch, ...]`.
       lengths: the number of steps of each row, integers `[batch]`; after its end, a row keeps its state. None if all
         steps count.
-      reverse: whether to run from the last step to the first; each row then starts at its own last step.
 
     Returns:
       The outputs of all steps, `[time, batch, ...]`, and the state after the last step.
@@ -362,12 +356,6 @@ def kept(rows: jax.Array, old: Any, new: Any) -> Any:
 
     Args:
       rows: bool `[batch]` or `[batch, beam]`: the rows that keep the old state.
-      old: a pytree of arrays.
-      new: the same pytree after the step.
-
-    Returns:
-      The pytree of states. An array that does not begin with the dimensions of `rows`, such as a step count, is the new
-      array.
     """
 
     def choose(before: jax.Array, after: jax.Array) -> jax.Array:
@@ -418,8 +406,6 @@ def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: 
     """Return the initial state of a recurrence over sequences: the user's arrays, or zeros by default.
 
     Args:
-      this: the layer, for its name in error messages.
-      cell: the cell, which returns the default state.
       batch: the projected input, `[batch, time, ...]`.
       given: the user's initial values by argument name, such as `h_0`, in the order of the arrays of the state; None
         stands for zeros.

@@ -245,11 +245,7 @@ class LSTMCell(RNNCell):
         return weight, this.bias(_setting(this, self._bias_attr, "b_0"), [size], x.dtype)
 
     def _states(self, this: Layer, states: Any, batch: int) -> LSTMState:
-        """Check the shapes of the hidden state and the cell state, and return both as an LSTMState.
-
-        Raises:
-          ShapeError: there are not two states, or a state has the wrong shape.
-        """
+        """Check the shapes of the hidden state and the cell state, and return both as an LSTMState."""
         leaves = jax.tree.leaves(states, is_leaf=is_sequence)
         if len(leaves) != 2:
             found = ", ".join(map(describe, leaves))
@@ -264,9 +260,6 @@ def _named_layer(name: Any, unit: str) -> Layer:
     """Create the layer of a recurrent cell, with a name that users know from PaddlePaddle Fluid.
 
     The parameters of the layer are called `NAME/UNIT_N.w_0`, such as `GRUCell/BasicGRUUnit_0.w_0`.
-
-    Raises:
-      ArgumentTypeError: the name is not a string, or is empty.
     """
     if not isinstance(name, str) or not name:
         raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
@@ -286,9 +279,6 @@ def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = No
     """Return the ParamAttr of a parameter with a fixed full name, so that all uses of the cell share the parameter.
 
     Args:
-      this: the layer, whose name begins the automatic name of the parameter.
-      attr: the user's ParamAttr, for one or several parameters.
-      suffix: the suffix of the automatic name, such as "w_0".
       role: a word, such as "gate", that is appended to the name in `attr` if several parameters share `attr`; None if
         `attr` is for one parameter.
     """
@@ -300,11 +290,9 @@ def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = No
 
 
 def _affine(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Compute `x @ weight + bias`, from `[..., in]` to `[..., out]`."""
     product = times_matrix(x, weight)
     return product if bias is None else product + bias
 
 
 def _in_structure_of(states: Any, new: LSTMState) -> Any:
-    """Return the new hidden state and cell state of an LSTM, in the pytree structure of the old `states`."""
     return jax.tree.unflatten(jax.tree.structure(states), [new.hidden, new.cell])

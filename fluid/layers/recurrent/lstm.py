@@ -265,19 +265,13 @@ def _unit(
     peepholes: jax.Array | None,
     clip: float | None = None,
 ) -> LSTMUnit:
-    """Return an LSTMUnit for `dynamic_lstm`, with pre-activations in the order candidate, input, forget, output."""
     return LSTMUnit(
         "gifo", to_activation(gate), to_activation(candidate), to_activation(output), bias, peepholes, clip=clip
     )
 
 
 def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
-    """Return the ParamAttr of the recurrent weight and the ParamAttr of the projection.
-
-    Args:
-      this: the layer, for its name in error messages.
-      given: the user's `param_attr`: a ParamAttr for both parameters, or a list with a ParamAttr for each.
-    """
+    """Return the ParamAttr of the recurrent weight and the ParamAttr of the projection."""
     settings = list(given) if isinstance(given, list | tuple) else [given, given]
     if len(settings) != 2:
         raise errors.ArgumentError(
@@ -292,9 +286,7 @@ def _biases(
     """Create the bias of an LSTM, which also holds the peepholes.
 
     Args:
-      this: the layer.
       x: the projected input, `[batch, time, 4 * width]`.
-      attr: the ParamAttr of the bias.
       use_peepholes: True for a bias `[1, 7 * width]`, which includes the peepholes; False for a bias `[1, 4 * width]`.
 
     Returns:
@@ -424,7 +416,6 @@ class _Direction(NamedTuple):
     bias: jax.Array
 
     def run(self, x: jax.Array, start: LSTMState, reverse: bool) -> tuple[jax.Array, LSTMState]:
-        """Run an LSTM over inputs `[time, batch, in]`; return the hidden states of all steps, and the last state."""
         cell = LSTM(LSTMUnit("ifgo"), self.from_hidden)
         return unroll(cell, times_matrix(x, self.from_input) + self.bias, start, reverse=reverse)
 
@@ -434,9 +425,6 @@ def _unpack(flat: jax.Array, sizes: list[int], width: int, directions: int) -> l
 
     Args:
       flat: `[count]`, all matrices and then all biases.
-      sizes: the width of the input of each layer.
-      width: the width of the hidden state.
-      directions: 1 or 2.
     """
     place = 0
 

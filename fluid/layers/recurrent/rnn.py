@@ -150,11 +150,7 @@ class RNNCell:
 
 
 def _first_value(batch_ref: Any) -> Any:
-    """Return the first array or sequence batch of a pytree.
-
-    Raises:
-      ArgumentError: the pytree is empty.
-    """
+    """Return the first array or sequence batch of a pytree."""
     values = jax.tree.leaves(batch_ref, is_leaf=is_sequence)
     if not values:
         raise errors.ArgumentError(
@@ -165,16 +161,11 @@ def _first_value(batch_ref: Any) -> Any:
 
 
 def _is_shape(value: Any) -> bool:
-    """Return whether a value is the shape of one state, rather than a pytree of several shapes."""
     return isinstance(value, list | tuple) and all(isinstance(size, int | np.integer) for size in value)
 
 
 def _without_batch(sizes: Any) -> list[int]:
-    """Return the sizes of a state, without the -1 that may stand for the batch at the front.
-
-    Raises:
-      ArgumentError: the sizes are not positive integers.
-    """
+    """Return the sizes of a state, without the -1 that may stand for the batch at the front."""
     if not _is_shape(sizes):
         raise errors.ArgumentError(
             f"a state of an RNNCell has the shape {sizes!r}; expected a list of integers, as in state_shape = [4]"
@@ -264,9 +255,7 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
     The method `hoist` of a cell computes this part. A cell without this method stays unchanged.
 
     Args:
-      cell: the user's cell.
       x: the inputs of all steps, a pytree of `[time, batch, ...]`.
-      kwargs: further arguments of the cell.
 
     Returns:
       The result of `hoist`: new inputs of all steps, and a function that takes one step with these inputs. The
@@ -308,14 +297,8 @@ def _checked_step(this: Layer, cell: Callable[..., Any], x: Any, states: Any, kw
     """Call the user's function for one step, and check its results.
 
     Args:
-      this: the layer, for its name in error messages.
-      cell: the function.
       x: the inputs of the step, a pytree of `[batch, ...]`.
       states: a pytree of arrays `[batch, ...]`.
-      kwargs: further arguments of the function.
-
-    Returns:
-      The outputs as arrays, and the new states in the dtypes of the old ones.
     """
     outputs, new = call_cell(this.name, cell, x, states, kwargs)
     new = next_states(this.name, "states", states, new)

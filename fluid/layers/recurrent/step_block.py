@@ -201,19 +201,13 @@ class StepBlock(abc.ABC):
         return self._memory(init, init.shape, self._computed_dtype(init.dtype))
 
     def _computed_dtype(self, dtype: Any) -> Any:
-        """Return the dtype that data of `dtype` has in the program, such as bfloat16 for float32 in mixed precision."""
         return self._frame.compute(np.zeros((), jax.dtypes.canonicalize_dtype(dtype))).dtype
 
     def _computed_before(self) -> list[Any]:
-        """Return the values that must be computed before the loop over steps: initial memories, and step inputs."""
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """Return the error for a value that the user computes inside the block of a step, but must compute before it.
-
-        Args:
-          value: the sequence of a step input, or the first value of a memory.
-        """
+        """Return the error for a value that the user computes inside the block of a step, but must compute before it."""
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(

@@ -27,13 +27,6 @@ def check_cell(name: str, cell: Any) -> None:
 def call_cell(name: str, cell: Callable[..., Any], inputs: Any, states: Any, kwargs: Mapping[str, Any]) -> Any:
     """Call a cell, and check that it returns a pair of outputs and new states.
 
-    Args:
-      name: the name of the layer, for error messages.
-      cell: the user's cell or function.
-      inputs: the inputs of the step.
-      states: the states before the step.
-      kwargs: further arguments of the cell.
-
     Raises:
       ProgramError: the cell does not return a pair.
     """
@@ -49,7 +42,6 @@ def steps_of(name: str, inputs: Any, sequence_length: Any, time_major: bool) -> 
     """Convert the inputs of a recurrence to arrays with time first.
 
     Args:
-      name: the name of the layer, for error messages.
       inputs: a pytree of sequence batches, or of arrays `[batch, time, ...]`.
       sequence_length: for arrays, the number of steps of each row, integers `[batch]`; or None.
       time_major: whether arrays are `[time, batch, ...]`.
@@ -116,10 +108,6 @@ def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
     Args:
       data: `[time, batch, ...]`.
       lengths: integers `[batch]`.
-
-    Returns:
-      An array in the shape of `data`. A row without steps gets the first step of the longest row; if no row has steps,
-      all rows are zeros.
     """
     lengths = jnp.asarray(lengths)
     rows = jnp.arange(data.shape[1])
@@ -161,12 +149,6 @@ def check_no_state_written(name: str, written: Collection[str]) -> None:
 def next_states(name: str, which: str, old: Any, new: Any) -> Any:
     """Check the states that a step returned, and return them in the dtypes of the old states.
 
-    Args:
-      name: the name of the layer, for error messages.
-      which: the word for the states in error messages, such as "states".
-      old: the arrays before the step.
-      new: the arrays that the user's step returned.
-
     Raises:
       ShapeError: the new states have another structure, or one has another shape.
     """
@@ -196,12 +178,6 @@ def check_no_sequences(name: str, outputs: Any) -> None:
 
 def next_state(name: str, which: str, old: jax.Array, new: Any) -> jax.Array:
     """Check the new value of one state that a step returned, and return it in the dtype of the old value.
-
-    Args:
-      name: the name of the layer, for error messages.
-      which: the words for the state in error messages, such as "one of the states".
-      old: the array before the step.
-      new: the value that the user's step returned.
 
     Raises:
       ShapeError: the new value has another shape, or is an integer while the old one is a float, or the reverse.

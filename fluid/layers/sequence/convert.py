@@ -224,12 +224,6 @@ def lod_append(x: Value, level: Value | Sequence[int], name: str | None = None) 
 def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int]:
     """Convert the offsets of sequences to their lengths, after checking the offsets.
 
-    Args:
-      this: the layer, for its name in error messages.
-      x: the value that the offsets divide into sequences.
-      offsets: the offsets from the user: the first row of each sequence, and finally the number of rows.
-      argument: the name of the argument that holds the offsets, such as "level", for error messages.
-
     Returns:
       The lengths, integers `[sequences]`; and an upper bound for the longest length.
     """

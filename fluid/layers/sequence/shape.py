@@ -246,7 +246,6 @@ def _expanded(this: Layer, x: Any, y: Any) -> Any:
     """Repeat each item of `x` as often as the innermost sequence of `y` at the same index has steps.
 
     Args:
-      this: the layer, for its name in error messages.
       x: the items. For a SequenceBatch `y`: rows `[batch, ...]`, or sequences `[batch, time, ...]`. For a
         NestedSequenceBatch `y`: the steps of a SequenceBatch `[batch, outer, ...]`.
       y: a SequenceBatch `[batch, copies, ...]`, or a NestedSequenceBatch `[batch, outer, copies, ...]`.

@@ -16,11 +16,8 @@ def sequences(
     """Return a value and its lengths as one SequenceBatch `[batch, time, ...]`.
 
     Args:
-      this: the layer, for its name in error messages.
       value: a SequenceBatch, or `[batch, time, ...]`.
       lengths: integers `[batch]` or `[batch, 1]` for an array; None for a SequenceBatch.
-      argument: the layer's argument name for the lengths, such as "length", for error messages.
-      names: the layer's argument name for the value, such as "input", for error messages.
 
     Raises:
       ArgumentTypeError: the lengths are not integers.
@@ -178,7 +175,6 @@ def divided(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
     Args:
       value: `[rows, ...]`; or a sequence batch, whose rows are the steps of all sequences, one after another.
       lengths: integers `[n]`.
-      time: the number of steps of the padded result.
 
     Returns:
       A SequenceBatch `[n, time, ...]`. Steps for which `value` has no row are NaN, so that users notice the mistake.

@@ -347,7 +347,6 @@ class _Search:
         )
 
     def _undecided(self, carry: _Carry) -> jax.Array:
-        """Return whether any unfinished hypothesis can still become one of the best hypotheses of its batch row."""
         # The score that an unfinished hypothesis can still reach has an upper bound: its log-probability never
         # increases in later steps, and the length penalty is largest at the shortest or the longest possible length.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
@@ -383,7 +382,6 @@ class _Search:
         )
 
     def _reordered(self, leaf: jax.Array, parents: jax.Array) -> jax.Array:
-        """Return a state array `[batch * beam, ...]` in which each hypothesis has the state of its parent."""
         return of_parents(leaf.reshape(self.batch, self.beam, *leaf.shape[1:]), parents).reshape(leaf.shape)
 
     def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
@@ -396,11 +394,9 @@ class _Search:
         return BeamSearch(of_parents(ids, places), best, of_parents(lengths, places))
 
     def _length_penalty(self, length: jax.Array | int) -> jax.Array:
-        """Return the number that divides the log-probability of a hypothesis of this length (Wu et al., 2016)."""
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.penalty
 
     def _lengths(self, length: jax.Array | int) -> jax.Array:
-        """Return an int32 array `[batch, beam]` filled with `length`."""
         return jnp.full([self.batch, self.beam], length, jnp.int32)
 
 
@@ -429,11 +425,6 @@ class Beams:
         """Return the history of a beam search before step 0.
 
         Only the first row of each source has a prefix (a begun sequence). Each row counts as its own continuation.
-
-        Args:
-          sources: the number of sources (items of the batch).
-          beam: the number of rows of each source.
-          steps: the largest number of steps of the search.
         """
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
@@ -482,8 +473,6 @@ def select(
       ids: integers `[rows, candidates]`: the ids that may extend each prefix.
       scores: float32 `[rows, candidates]`: the scores of the extended prefixes.
       alive: bool `[rows]`: whether each row has a prefix.
-      beam: the number of prefixes to keep for each source.
-      end_id: the id that ends a prefix.
     """
     rows, candidates = scores.shape
     sources = rows // beam
@@ -532,9 +521,6 @@ def trace(
       ids: int32 `[time, rows, 1]`: the ids that each step selected, after the start ids.
       scores: float32 `[time, rows, 1]`: the scores of the prefixes (begun sequences) after each step.
       steps: int32 `[]`: the number of finished steps.
-      beams: the Beams of the search after the last step.
-      beam: the number of prefixes of each source.
-      end_id: the id that ends a prefix. It is removed, except if a prefix has no other ids.
 
     Returns:
       Ids and scores, each `[sources, beam, time]`.
@@ -582,9 +568,6 @@ class SameLayers:
 
     The layers have equal names in both calls, so that both calls share their parameters. For example, a decoder looks
     up its first id and all later ids in one embedding table.
-
-    Args:
-      function: the user's function.
     """
 
     def __init__(self, function: Callable[..., Any]):

@@ -141,9 +141,6 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
     Args:
       ids: the tags, integers `[batch, time]`.
       mask: bool `[batch, time]`: true for the steps of a row, false for its padding.
-      scheme: a `chunk_scheme` of `chunk_eval`.
-      types: the number of chunk types.
-      excluded: chunk types that are not counted.
     """
     kinds, begin, end = _SCHEMES[scheme]
     outside = (ids < 0) | (ids >= types * kinds) | ~mask
@@ -160,7 +157,6 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
 
 
 def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
-    """Return a bool array `[batch, time]`, True for each integer of `values` that occurs in the tuple `some`."""
     return jnp.isin(values, jnp.asarray(some, values.dtype))
 
 
@@ -226,7 +222,6 @@ def edit_distance(
 
 
 def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.SequenceBatch:
-    """Remove the integers in `ignored` from sequences `[batch, time]`."""
     if not ignored:
         return batch
     return packed(batch, batch.mask & ~jnp.isin(batch.data, jnp.asarray(ignored, batch.dtype)))

@@ -160,7 +160,6 @@ def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:
 
 @jax.custom_jvp
 def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return `x` unchanged; its gradient is multiplied by `scale`."""
     return x
 
 
@@ -180,7 +179,6 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengt
       batch: logits, `[batch, time, classes + 1]`.
       labels: `[batch, label time]`.
       lengths: the lengths of the labels, `[batch]`.
-      blank: the index of the blank.
 
     Returns:
       `[batch]`; 0 if a row has fewer steps than its label needs.

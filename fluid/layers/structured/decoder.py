@@ -302,16 +302,11 @@ def logits_of(outputs: Any) -> Any:
 
 
 def _argmax(helper: DecodeHelper, outputs: Any) -> jax.Array:
-    """Return the indices of the largest elements along the last dimension of `outputs`, as int32."""
     return jnp.argmax(_checked_scores(helper, outputs), axis=-1).astype(jnp.int32)
 
 
 def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
-    """Check that the outputs of a recurrent cell are one array of scores, `[batch, ..., ids]`, and return the array.
-
-    Raises:
-      ShapeError: the outputs are not one array, or have fewer than two dimensions.
-    """
+    """Check that the outputs of a recurrent cell are one array of scores, `[batch, ..., ids]`, and return the array."""
     if not isinstance(outputs, jax.Array) or outputs.ndim < 2:
         found = ", ".join(map(describe, jax.tree.leaves(outputs, is_leaf=is_sequence))) or repr(outputs)
         raise errors.ShapeError(
@@ -322,11 +317,7 @@ def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
 
 
 def _start_tokens(name: str, value: Value) -> jax.Array:
-    """Check `start_tokens`, and return one start id for each row, int32 `[batch]`.
-
-    Raises:
-      ShapeError: there is not exactly one id for each row.
-    """
+    """Check `start_tokens`, and return one start id for each row, int32 `[batch]`."""
     ids = check_ids(name, value, "start_tokens")
     if is_sequence(value) or ids.ndim not in (1, 2) or ids.shape[1:] not in ((), (1,)):
         raise errors.ShapeError(

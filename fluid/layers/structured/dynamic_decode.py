@@ -205,7 +205,6 @@ class _Decoding:
         return jax.lax.scan(step, carry._replace(inputs=None), now)
 
     def _have_ended(self, carry: _Carry) -> jax.Array:
-        """Return whether all rows are finished."""
         ended = jnp.all(carry.finished)
         return harmless(ended) if self.alone else ended
 
@@ -222,16 +221,11 @@ class _Decoding:
         return _Carry(inputs, states, finished | carry.finished, lengths, program_states), outputs
 
     def _after_end(self, outputs: Any) -> Any:
-        """Return outputs, shaped like `outputs`, for a decoding step that is skipped because all rows are finished."""
         return self.decoder.after_end(jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), outputs))
 
 
 def _number_of_steps(this: Layer, max_step_num: int | None, known: KnownSteps) -> int:
-    """Return the largest possible number of decoding steps.
-
-    Raises:
-      ArgumentError: neither the user nor the decoder limits the number of steps.
-    """
+    """Return the largest possible number of decoding steps."""
     if max_step_num is None:
         if known.longest is None:
             raise errors.ArgumentError(
@@ -244,11 +238,7 @@ def _number_of_steps(this: Layer, max_step_num: int | None, known: KnownSteps) -
 
 
 def _start(this: Layer, decoder: Decoder, inits: Any) -> _Carry:
-    """Call `initialize` of the decoder, and return the loop carry before the first step.
-
-    Raises:
-      ProgramError: `initialize` does not return three results.
-    """
+    """Call `initialize` of the decoder, and return the loop carry before the first step."""
     name = f"{this.name}, {type(decoder).__name__}.initialize"
     result = decoder.initialize(inits)
     if not isinstance(result, list | tuple) or len(result) != 3:
@@ -261,16 +251,7 @@ def _start(this: Layer, decoder: Decoder, inits: Any) -> _Carry:
 
 
 def _flags(name: str, finished: Any, rows: tuple[int, ...] | None = None) -> jax.Array:
-    """Check the finished flags that a method of the decoder returned, and return them as a bool array.
-
-    Args:
-      name: the name of the method that returned the flags, for error messages.
-      finished: the flags.
-      rows: the expected shape; None for any shape.
-
-    Raises:
-      ShapeError: the flags are not a bool array of this shape.
-    """
+    """Check the finished flags that a method of the decoder returned, and return them as a bool array."""
     flags = dense(finished)
     if flags.dtype != bool or flags.ndim == 0 or rows not in (None, flags.shape):
         raise errors.ShapeError(
@@ -286,8 +267,6 @@ def _arranged(outputs: Any, lengths: jax.Array, ragged: bool, time_major: bool) 
     Args:
       outputs: a pytree of arrays `[steps, batch, ...]`.
       lengths: the number of steps of each row, `[batch]`.
-      ragged: True to return sequence batches with these lengths, or, with `time_major`, arrays padded with zeros.
-      time_major: whether to return arrays with time as the first dimension.
     """
     if not ragged:
         return outputs if time_major else jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), outputs)
@@ -474,7 +453,6 @@ class BeamSearchDecoder(Decoder):
         )
 
     def _inputs(self, ids: jax.Array) -> Any:
-        """Convert ids `[batch, beam]` to the inputs of the cell, by `embedding_fn` if given."""
         return ids if self.embedding_fn is None else self.embedding_fn(ids)
 
     def _scores(self, outputs: Any, states: BeamState) -> jax.Array:
@@ -484,10 +462,6 @@ class BeamSearchDecoder(Decoder):
 
         Args:
           outputs: the outputs of the cell, `[batch * beam, ...]`.
-          states: the state before the step.
-
-        Raises:
-          ShapeError: there is not exactly one score for each hypothesis and each id.
         """
         if self.output_fn is None:
             logits = self._split(logits_of(outputs))
@@ -509,7 +483,6 @@ class BeamSearchDecoder(Decoder):
         """Extend each hypothesis by all ids, and keep the `beam` best extensions of each row.
 
         Args:
-          states: the state before the step.
           scores: the log-probabilities of all ids for each hypothesis, `[batch, beam, ids]`.
           cell_states: the states of the cell after the step, a pytree of `[batch, beam, ...]`.
         """
@@ -532,5 +505,4 @@ class BeamSearchDecoder(Decoder):
         return jax.tree.map(lambda v: v.reshape(-1, self.beam_size, *v.shape[1:]) if v.ndim else v, arrays)
 
     def _merge(self, tree: Any) -> Any:
-        """Reshape arrays `[batch, beam, ...]` to `[batch * beam, ...]`; scalars stay unchanged."""
         return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]) if v.ndim else v, tree)

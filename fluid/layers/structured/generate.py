@@ -287,11 +287,7 @@ class _Writing:
         """Select the next id of each generated sequence that has not ended, and append these ids.
 
         Args:
-          carry: the state of the generation loop before this step.
           scores: the scores of all ids, `[batch, ids]`.
-
-        Returns:
-          The state of the loop after this step.
         """
         lost = jnp.isnan(scores).any(axis=-1)
         chosen = self.sampler(scores, self.before + carry.written).astype(carry.ids.dtype)

@@ -306,18 +306,7 @@ def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: b
 
 
 def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, Any]:
-    """Return two values as arrays, the second reshaped so that both broadcast as Fluid aligns their dimensions.
-
-    Args:
-      this: the layer, for its name in error messages.
-      x: the first value.
-      y: the second value.
-      axis: the dimension of `x` that is aligned with the first dimension of `y`; -1 aligns the last dimensions.
-      fill: the number that replaces the padding of sequence batches.
-
-    Raises:
-      ShapeError: the shapes do not match.
-    """
+    """Return two values as arrays, the second reshaped so that both broadcast as Fluid aligns their dimensions."""
     left = filled(x, fill)
     right = filled(y, fill)
     if right.ndim == 0:
@@ -348,7 +337,6 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, 
 
 
 def _sizes(value: Any) -> list[int]:
-    """Return the shape of a value as in Fluid, where batch and time of a sequence batch are one dimension."""
     shape = np.shape(value)
     lead = row_dims(value)
     return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)
@@ -363,12 +351,10 @@ def _quotient(x: Any, y: Any) -> Any:
 
 
 def _whole_quotient(x: Any, y: Any) -> Any:
-    """Return integer quotients: rounded towards zero for integers, rounded down for floats."""
     return _quotient(x, y) if _are_integers(x, y) else jnp.floor_divide(x, y)
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """Return the remainders of `x / y`: with the sign of `x` for integers, with the sign of `y` for floats."""
     return jnp.fmod(x, y) if _are_integers(x, y) else jnp.mod(x, y)
 
 

@@ -320,7 +320,6 @@ def one_hot(input: Value, depth: int, allow_out_of_range: bool = False, name: st
 
 
 def _limit(this: Layer, index: Value, size: int) -> None:
-    """Let the input pipeline reject fed indices outside 0 to `size - 1`, where `size` may be the batch size."""
     core.limit_feed(index, 0, None if size == this.frame.placeholder_batch else size)
 
 
@@ -342,7 +341,6 @@ def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: 
 
 
 def _taken(array: Any, numbers: Any, axis: int) -> Any:
-    """Select slices along an axis by index; for an index out of range, the slice is NaN, or the smallest integer."""
     wanted = jnp.where(numbers < 0, array.shape[axis], numbers)
     return jnp.take(array, wanted, axis=axis, mode="fill", fill_value=None)
 

@@ -231,7 +231,6 @@ def sampling_id(
 
 
 def _key(this: Layer, seed: int) -> Any:
-    """Return the random key for `seed`; for a seed of 0, a key that depends on the layer and the step."""
     return jax.random.key(seed) if seed else core.random_key(this.name)
 
 
@@ -252,7 +251,6 @@ def _gaussian(this: Layer, shape: Sequence[int], dtype: Any, mean: float, std: f
 
 
 def _like(this: Layer, input: Any, shape: Any, taken: int, place: int) -> list[int]:
-    """Return a copy of `shape`, in which the size at index `place` is the size of dimension `taken` of `input`."""
     sizes = shape_of(this.name, shape)
     sizes[place] = dense(input).shape[taken]
     return known_shape(this, sizes)

@@ -327,18 +327,7 @@ def reduce_any(input: Value, dim: Dims = None, keep_dim: bool = False, name: str
 
 
 def _reduced(this: Layer, value: Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
-    """Apply a reduction function to an array, or to the valid steps of a sequence batch.
-
-    Args:
-      this: the layer, for its name in warnings.
-      value: an array, or a sequence batch, of which only the valid steps are reduced.
-      dim: the dimensions from the user.
-      keep: whether the reduced dimensions stay, with size 1.
-      function: called with an array and `axis=`, `keepdims=` and, for sequence batches, `where=`.
-
-    Returns:
-      A sequence batch if the value is one and dimension 0 is not reduced; else an array.
-    """
+    """Apply a reduction function to an array, or to the valid steps of a sequence batch."""
     x = dense(value)
     if not is_sequence(value):
         return function(x, axis=_axes(value, dim), keepdims=keep)
@@ -384,7 +373,6 @@ def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
 
 
 def _logsumexp(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
-    """Return the logarithm of the sum of exponentials along axes; minus infinity if there are no elements."""
     result = jax.nn.logsumexp(wide(x), axis=axis, keepdims=keepdims, where=where)
     return result.astype(x.dtype)
 

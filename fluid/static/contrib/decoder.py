@@ -17,11 +17,6 @@ class InitState:
 
     Args:
       init: the value, `[batch, ...]`.
-      shape: without `init`, the sizes of the state, with -1 for the batch.
-      value: without `init`, the number that fills the state.
-      init_boot: without `init`, a variable from which the state gets its batch size.
-      need_reorder: accepted for programs written for Fluid, but has no effect: rows keep their order.
-      dtype: without `init`, the dtype of the state.
 
     Raises:
       ArgumentError: there is neither `init`, nor `init_boot` with `shape`.
@@ -57,12 +52,6 @@ class InitState:
 
 class StateCell:
     """A cell of a decoder: its inputs and states by name, and a function that computes the next states.
-
-    Args:
-      inputs: the variable of each input by name; None for an input that the user passes to `compute_state`.
-      states: the InitState of each state by name.
-      out_state: the name of the state from which scores are computed.
-      name: accepted for programs written for Fluid, but has no effect: the cell creates no variables.
 
     Raises:
       ArgumentError: a state is not an InitState, or `out_state` is not the name of a state.
@@ -167,11 +156,7 @@ class StateCell:
         return self.get_state(self._out)
 
     def _begin(self) -> None:
-        """Read the states of the previous step from the decoder, unless they were already read in this step.
-
-        Raises:
-          ProgramError: the cell is attached to no decoder.
-        """
+        """Read the states of the previous step from the decoder, unless they were already read in this step."""
         if self._decoder is None:
             raise errors.ProgramError("a StateCell has states inside the block of a decoder: TrainingDecoder(cell)")
         if not self._now:
@@ -186,11 +171,7 @@ class StateCell:
 
 
 class _Decoder:
-    """The base class of TrainingDecoder and BeamSearchDecoder, which run a StateCell, the recurrent cell of a decoder.
-
-    Args:
-      state_cell: the StateCell.
-    """
+    """The base class of TrainingDecoder and BeamSearchDecoder, which run a StateCell, the recurrent cell of a decoder."""
 
     def __init__(self, state_cell: StateCell):
         self._cell = state_cell
@@ -198,27 +179,17 @@ class _Decoder:
 
     @property
     def state_cell(self) -> StateCell:
-        """Return the StateCell of the decoder."""
         return self._cell
 
     def recall(self, state: InitState) -> Variable:
-        """Return the variable with the value of a decoder state before the current decoding step."""
         raise NotImplementedError
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set a decoder state to `value` for the next decoding step; `before` is the variable that `recall` gave."""
         raise NotImplementedError
 
 
 class TrainingDecoder(_Decoder):
     """A decoder for training on complete target sentences; it runs a StateCell as a DynamicRNN.
-
-    Args:
-      state_cell: the StateCell.
-      name: name of the recurrent layer; by default `dynamic_rnn_N`.
-
-    Returns:
-      Calling the decoder after its block returns the outputs of all steps.
 
     Example:
       >>> import fluid.static as fluid
@@ -255,12 +226,7 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.memory(init=state.value, need_reorder=state.need_reorder)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Set the value of a state for the next decoding step.
-
-        Args:
-          before: the variable that `recall` returned for the state.
-          value: the variable with the new value.
-        """
+        """Set the value of a state for the next decoding step."""
         self.dynamic_rnn.update_memory(before, value)
 
 
@@ -268,23 +234,10 @@ class BeamSearchDecoder(_Decoder):
     """A decoder that generates sentences by beam search; it runs a StateCell in a While loop.
 
     Args:
-      state_cell: the StateCell.
       init_ids: the start ids of the sentences, a variable of shape `[1]` and `lod_level=2`.
       init_scores: the scores of `init_ids`, a variable of shape `[1]` and `lod_level=2`.
-      target_dict_dim: the size of the vocabulary.
-      word_dim: the width of the embedding of a word.
       input_var_dict: a dict from the name of a cell input to the variable that the input gets at every step. Inputs
         that are not in the dict get the embedding of the previous word.
-      topk_size: the number of candidates for the next word of each sentence.
-      sparse_emb: whether updates of the embedding are limited to the rows that were looked up.
-      max_len: the maximum number of words after the first.
-      beam_size: the number of partial sentences that the search continues for each source sentence.
-      end_id: the id that ends a sentence.
-      name: accepted for programs written for Fluid, but has no effect: the layers of the decoder have automatic names.
-
-    Returns:
-      Calling the decoder after `decode()` or its block returns the ids and scores of the sentences of each source; see
-      `layers.beam_search_decode`.
 
     Example:
       >>> import fluid.static as fluid
@@ -374,13 +327,7 @@ class BeamSearchDecoder(_Decoder):
             layers.logical_and(self._cond, layers.logical_not(layers.is_empty(selected[0])), out=self._cond)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return the current value of a loop variable, which each step of the beam search updates for the next step.
-
-        Args:
-          init: the value in the first step.
-          is_ids: True if the variable holds the word ids of the sentences.
-          is_scores: True if the variable holds the scores of the sentences.
-        """
+        """Return the current value of a loop variable, which each step of the beam search updates for the next step."""
         with init.program.before_block():
             array = layers.array_write(init, self._first)
         for kind, chosen in (("ids", is_ids), ("scores", is_scores)):

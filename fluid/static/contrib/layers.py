@@ -15,13 +15,7 @@ __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
 
 
 class _Unit:
-    """The base class of BasicLSTMUnit and BasicGRUUnit: one recurrent step; all calls of a unit share parameters.
-
-    Args:
-      name_scope: the beginning of the names of the parameters.
-      hidden_size: width of the hidden state.
-      settings: further arguments of the LSTMCell or GRUCell that computes the step.
-    """
+    """The base class of BasicLSTMUnit and BasicGRUUnit: one recurrent step; all calls of a unit share parameters."""
 
     kind: Any
 
@@ -30,7 +24,6 @@ class _Unit:
         self._cell: Any = None
 
     def _step(self, x: Any, states: Any) -> Any:
-        """Return the recurrent states after the input `x`; the first call also creates the cell and its parameters."""
         if self._cell is None:
             self._cell = self.kind(**self._settings)
         return self._cell.call(x, states)[1]
@@ -38,16 +31,6 @@ class _Unit:
 
 class BasicLSTMUnit(_Unit):
     """One time step of an LSTM; see `fluid.layers.LSTMCell`.
-
-    Args:
-      name_scope: the beginning of the names of the parameters.
-      hidden_size: width of the hidden state and of the cell state.
-      param_attr: ParamAttr of the weight.
-      bias_attr: ParamAttr of the bias.
-      gate_activation: the activation of the gates; "sigmoid" by default.
-      activation: the activation of the candidate and of the cell state; "tanh" by default.
-      forget_bias: a number that is added to the forget gate before its activation.
-      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
 
     Example:
       >>> import fluid.static as fluid
@@ -85,15 +68,6 @@ class BasicLSTMUnit(_Unit):
 
 class BasicGRUUnit(_Unit):
     """One time step of a gated recurrent unit; see `fluid.layers.GRUCell`.
-
-    Args:
-      name_scope: the beginning of the names of the parameters.
-      hidden_size: width of the hidden state.
-      param_attr: ParamAttr of both weights.
-      bias_attr: ParamAttr of both biases.
-      gate_activation: the activation of the gates; "sigmoid" by default.
-      activation: the activation of the candidate; "tanh" by default.
-      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
 
     Example:
       >>> import fluid.static as fluid
@@ -147,21 +121,8 @@ def basic_lstm(
     Args:
       input: `[batch, time, in]`, or `[time, batch, in]` with `batch_first=False`.
       init_hidden: `[num_layers * directions, batch, hidden_size]`, sorted by layer, then by direction; None for zeros.
-      init_cell: the initial cell state, with the shape of `init_hidden`.
-      hidden_size: width of the hidden state of each direction.
-      num_layers: number of layers.
       sequence_length: integers `[batch]`, the lengths of the rows; after its end a row keeps its last states. None if
         all rows have full length.
-      dropout_prob: the fraction of the outputs that training drops, in every layer including the last.
-      bidirectional: whether a second stack runs from the last step to the first.
-      batch_first: whether the batch is the first dimension of input and output.
-      param_attr: ParamAttr of the weights; its name is the prefix of the names of all weights.
-      bias_attr: ParamAttr of the biases; its name is the prefix of the names of all biases.
-      gate_activation: the activation of the gates; "sigmoid" by default.
-      activation: the activation of the candidate and of the cell state; "tanh" by default.
-      forget_bias: a number that is added to the forget gate before its activation.
-      dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
-      name: the beginning of the names of the parameters.
 
     Returns:
       The outputs, `[batch, time, directions * hidden_size]` or with the time first; and the last hidden states and
@@ -256,19 +217,13 @@ def _units(
 
 
 class _Units:
-    """A container for the arguments of the recurrent cells of each direction; JAX treats it as one pytree leaf.
-
-    Args:
-      kind: the class of the cells.
-      directions: for each direction, a list with the keyword arguments of the cell of each layer.
-    """
+    """A container for the arguments of the recurrent cells of each direction; JAX treats it as one pytree leaf."""
 
     def __init__(self, kind: Any, directions: Sequence[Sequence[dict[str, Any]]]):
         self.directions = directions
         self._kind = kind
 
     def cells(self, direction: int) -> list[Any]:
-        """Create, while a program runs, the recurrent cells of all layers for the direction with index `direction`."""
         return [self._kind(**arguments) for arguments in self.directions[direction]]
 
 

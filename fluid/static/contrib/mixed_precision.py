@@ -13,11 +13,6 @@ __all__ = ["AutoMixedPrecisionLists", "decorate"]
 class AutoMixedPrecisionLists:
     """PaddlePaddle's lists of ops for half precision, without effect: each layer chooses a safe precision itself.
 
-    Args:
-      custom_white_list: types of ops.
-      custom_black_list: types of ops.
-      custom_black_varnames: names of variables.
-
     Example:
       >>> import fluid.static as fluid
       >>> lists = fluid.contrib.mixed_precision.AutoMixedPrecisionLists(custom_black_list={"scale"})
@@ -28,11 +23,7 @@ class AutoMixedPrecisionLists:
 
 
 class OptimizerWithMixedPrecision:
-    """An optimizer that trains in float16: its `minimize` sets the precision of the program.
-
-    Args:
-      optimizer: the optimizer that updates the parameters.
-    """
+    """An optimizer that trains in float16: its `minimize` sets the precision of the program."""
 
     def __init__(self, optimizer: Any):
         self._optimizer = optimizer
@@ -75,7 +66,6 @@ class OptimizerWithMixedPrecision:
         return self._scale
 
     def _begin(self, loss: Any) -> None:
-        """Set the precision of the loss's program to float16, and determine the name of the loss scaling factor."""
         loss.program.precision = "float16"
         self._scale = f"loss_scale_{sum(call.function is minimized for call in loss.program.ops)}"
 
@@ -96,19 +86,10 @@ def decorate(
     A step with an infinite gradient changes no parameter and halves the factor; 2000 finite steps double the factor.
 
     Args:
-      optimizer: the optimizer.
       amp_lists: accepted for programs written for Fluid, but has no effect: layers compute statistics and losses in
         float32.
       init_loss_scaling: accepted for programs written for Fluid, but has no effect: the factor adapts itself
         within a few steps.
-      incr_every_n_steps: no effect.
-      decr_every_n_nan_or_inf: no effect.
-      incr_ratio: no effect.
-      decr_ratio: no effect.
-      use_dynamic_loss_scaling: no effect.
-
-    Returns:
-      The optimizer, with `minimize`, `backward`, `apply_gradients` and `get_loss_scaling`.
 
     Example:
       >>> import fluid.static as fluid

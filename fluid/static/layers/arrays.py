@@ -133,7 +133,6 @@ def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
 
 
 def _last_place(calls: Sequence[Call], variable: Variable) -> int | None:
-    """Return the index of the last call in `calls` that assigns a variable; None if no call assigns the variable."""
     return next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
 
 
@@ -213,13 +212,6 @@ class ArrayVariable(Variable):
 def create_array(dtype: Any, max_length: int = 0) -> ArrayVariable:
     """Return an empty tensor array, which `array_write` fills.
 
-    Args:
-      dtype: accepted for programs written for Fluid, but has no effect: the first written element determines the dtype.
-      max_length: the capacity. By default fluid computes the capacity from the loops that write into the array.
-
-    Returns:
-      The variable of the array.
-
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -238,12 +230,7 @@ def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) ->
     """Write a variable into a tensor array, as the element with the index `i`.
 
     Args:
-      x: the element; all elements of an array have equal shapes.
       i: the index, an integer `[1]`.
-      array: the array; by default a new array.
-
-    Returns:
-      The array.
 
     Example:
       >>> import fluid.static as fluid
@@ -270,7 +257,6 @@ def array_read(array: ArrayVariable, i: Variable) -> Variable:
     """Return the element of a tensor array with the index `i`.
 
     Args:
-      array: the array.
       i: the index, an integer `[1]`.
 
     Example:
@@ -284,9 +270,6 @@ def array_read(array: ArrayVariable, i: Variable) -> Variable:
 def array_length(array: ArrayVariable) -> Variable:
     """Return the number of elements in a tensor array, int32 `[1]`.
 
-    Args:
-      array: the array.
-
     Example:
       >>> import fluid.static as fluid
       >>> fluid.layers.array_length.__name__  # see array_write
@@ -296,11 +279,7 @@ def array_length(array: ArrayVariable) -> Variable:
 
 
 class _Written:
-    """A function that writes an element into a tensor array while a program runs.
-
-    Args:
-      array: the variable that holds the array.
-    """
+    """A function that writes an element into a tensor array while a program runs."""
 
     def __init__(self, array: ArrayVariable):
         self.array = array
@@ -319,11 +298,7 @@ class _Written:
 
 
 def at_present_batch(both: tuple[Any, ...]) -> Any:
-    """Return the shape of a value at the batch size of the current run.
-
-    Args:
-      both: the shapes of the value at two trial batch sizes; a dimension that differs grows with the batch size.
-    """
+    """Return the shape of a value at the batch size of the current run."""
     return at_batch(both[0], both[1], BATCHES, present_batch())
 
 

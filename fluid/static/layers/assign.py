@@ -30,14 +30,6 @@ _py_func = recorded(layers.py_func)
 def assign(input: Given, output: Variable | None = None, name: str | None = None) -> Any:
     """Copy a value to a new variable or to a given variable.
 
-    Args:
-      input: a variable, a number, or a list or array of numbers.
-      output: the variable to assign to; by default a new variable.
-      name: name of the layer; by default `assign_N`.
-
-    Returns:
-      The assigned variable.
-
     Example:
       >>> import fluid.static as fluid
       >>> main = fluid.Program()
@@ -53,15 +45,6 @@ def assign(input: Given, output: Variable | None = None, name: str | None = None
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
     """Add a number to a variable in place, or to a copy of the variable.
-
-    Args:
-      x: the variable.
-      value: the number.
-      in_place: True changes the variable itself, False returns a copy.
-      name: name of the layer; by default `increment_N`.
-
-    Returns:
-      The variable with the new value.
 
     Example:
       >>> import fluid.static as fluid
@@ -90,17 +73,6 @@ def fill_constant(
     name: str | None = None,
 ) -> Any:
     """Return a variable whose elements all equal `value`.
-
-    Args:
-      shape: the shape of the variable.
-      dtype: the dtype of the variable.
-      value: the value of every element.
-      force_cpu: accepted for programs written for Fluid, but has no effect: XLA chooses the device.
-      out: the variable to assign to; by default a new variable.
-      name: name of the layer; by default `fill_constant_N`.
-
-    Returns:
-      The new variable, or `out`.
 
     Example:
       >>> import fluid.static as fluid
@@ -147,17 +119,6 @@ def create_global_var(
 ) -> Any:
     """Return a variable that the startup program sets to a number; layers may assign new values.
 
-    Args:
-      shape: the shape of the variable.
-      value: the number.
-      dtype: the dtype of the variable.
-      persistable: True keeps the value between runs; False resets the variable to `value` in each run.
-      force_cpu: accepted for programs written for Fluid, but has no effect: XLA chooses the device.
-      name: `create_global_var_N` by default.
-
-    Returns:
-      The variable.
-
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -173,14 +134,6 @@ def create_global_var(
 
 def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
     """Return a variable without a value, for a later assignment.
-
-    Args:
-      dtype: accepted for programs written for Fluid, but has no effect: the assigned value determines the dtype.
-      name: `create_tensor_N` by default.
-      persistable: True stores the value in the scope after each run.
-
-    Returns:
-      The variable.
 
     Example:
       >>> import fluid.static as fluid
@@ -206,16 +159,8 @@ def py_func(
     """Call a Python function of NumPy arrays on the host; see `fluid.layers.py_func`.
 
     Args:
-      func: the function.
-      x: a variable, or a list of variables.
       out: variables of `block.create_var(shape=..., dtype=...)` for the results, one or a list; or a value that
         `fluid.layers.py_func` accepts as `out`.
-      backward_func: the function that computes the gradient.
-      skip_vars_in_backward_input: the variables of `x` and `out` that `backward_func` does not take.
-      name: name of the layer; by default `py_func_N`.
-
-    Returns:
-      The results: `out` itself, if `out` holds variables of `create_var`.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -238,15 +183,7 @@ def py_func(
 
 
 class _HostCall:
-    """A function that calls a user's function on the host while a program runs.
-
-    Args:
-      func: the function.
-      backward_func: the function that computes the gradient.
-      out: the variables that receive the results.
-      skipped: the variables of `out` that `backward_func` does not take.
-      name: name of the layer.
-    """
+    """A function that calls a user's function on the host while a program runs."""
 
     def __init__(self, func: Any, backward_func: Any, out: list[Variable], skipped: list[Variable], name: str | None):
         self._functions = func, backward_func
@@ -271,11 +208,6 @@ def _listed(value: Any) -> list[Any]:
 def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, step: int = 1) -> Any:
     """Return a counter that each training run increments.
 
-    Args:
-      counter_name: the name of the variable; calls and programs that use one name share the counter.
-      begin: the value in the first run.
-      step: the number that each run adds.
-
     Returns:
       The counter, int32 `[1]`.
 
@@ -299,7 +231,6 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 def _constant(made: Any, value: float | None) -> Any:
-    """Record that all elements of the variable `made` equal `value`, or None if this is unknown; return `made`."""
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made
@@ -325,12 +256,7 @@ def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Schedule:
-    """A wrapper of a function that creates a learning rate schedule; JAX treats the wrapper as one pytree leaf.
-
-    Args:
-      make: the function that creates the schedule, for example `fluid.lr.noam_decay`.
-      begin: the value of the step counter in the first run.
-    """
+    """A wrapper of a function that creates a learning rate schedule; JAX treats the wrapper as one pytree leaf."""
 
     def __init__(self, make: Callable[..., Any], begin: int):
         self.make = make
@@ -338,18 +264,15 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
-    """Compute the learning rate, `[1]`, of the current training step from a schedule and a step counter."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
-    """Return a schedule that always returns `value`, a learning rate that a layer has computed as an array."""
     return lambda count: value.reshape(())
 
 
 def _decay_step_counter(begin: int = 0) -> Any:
-    """Return the step counter of learning rate schedules, float32 `[1]`; it counts training runs from `begin` on."""
     return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
 
 
@@ -384,13 +307,6 @@ def accuracy(
     Args:
       input: probabilities or scores `[-1, classes]`.
       label: classes `[-1, 1]` of an integer dtype.
-      k: the number of most probable classes that are compared with the label.
-      correct: a variable, for example from `create_tensor`, that receives the number of correct rows.
-      total: a variable that receives the number of all rows.
-      name: name of the layer; by default `accuracy_N`.
-
-    Returns:
-      The variable of the fraction, float32.
 
     Example:
       >>> import numpy as np

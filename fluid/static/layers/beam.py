@@ -77,12 +77,6 @@ def beam_search(
       pre_scores: float32 `[rows, 1]`: the score of each prefix.
       ids: the ids of the candidates, integers `[rows, candidates]`; None for the ids 0, 1, 2 and so on.
       scores: float32 `[rows, candidates]`: log-probabilities of the prefixes extended by the candidates.
-      beam_size: the number of prefixes to keep for each source.
-      end_id: the id that ends a sentence.
-      level: accepted for programs written for Fluid, but has no effect: the sources are always the outer LoD level.
-      is_accumulated: False if `scores` are probabilities of the candidates alone, not yet combined with `pre_scores`.
-      name: name of the layer; by default `beam_search_N`.
-      return_parent_idx: True also returns, for each result row, the index of the row that it continues.
 
     Returns:
       `(selected_ids, selected_scores)`, each `[rows, 1]`; `return_parent_idx` adds the row indices, int32 `[rows]`.
@@ -128,7 +122,6 @@ class _Noted:
         self._beams = beams
 
     def __call__(self, i: Any) -> Beams:
-        """Store, for each row of step `i`, the row that it continues; return the new state of the beam search."""
         beams = _present(self._beams)
         return Beams.start(1, 1, 1) if beams is None else beams.noted(i.reshape(()))
 
@@ -169,16 +162,6 @@ def beam_search_decode(
 ) -> tuple[Variable, Variable]:
     """Return the sentences that a beam search has generated.
 
-    Args:
-      ids: the array into which `selected_ids` were written.
-      scores: the array into which `selected_scores` were written.
-      beam_size: the `beam_size` of the search.
-      end_id: the `end_id` of the search.
-      name: name of the layer; by default `beam_search_decode_N`.
-
-    Returns:
-      Ids and scores of the sentences, as sequences of sequences: the sentences of each source, the best first.
-
     Raises:
       ProgramError: no results of `beam_search` were written into `ids`.
 
@@ -217,12 +200,6 @@ class _Sentences:
 def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Any:
     """Repeat rows for each sequence, or for each candidate of a beam search; see `fluid.layers.sequence_expand`.
 
-    Args:
-      x: the rows to repeat.
-      y: sequences; in the block of a beam search, a value with one row for each candidate.
-      ref_level: the LoD level of `y` whose lengths determine the number of repetitions.
-      name: name of the layer; by default `sequence_expand_N`.
-
     Example:
       >>> import fluid.static as fluid
       >>> fluid.layers.sequence_expand.__name__
@@ -234,11 +211,6 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) -> Any:
     """Replace the sequence lengths of `x`; in the block of a beam search, where rows have no lengths, return a copy.
 
-    Args:
-      x: the value whose lengths are replaced.
-      y: a value with the new lengths.
-      target_lod: the new lengths as numbers.
-
     Example:
       >>> import fluid.static as fluid
       >>> fluid.layers.lod_reset.__name__
@@ -249,10 +221,6 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) ->
 
 def is_empty(x: Variable, cond: Variable | None = None) -> Any:
     """Return whether a variable has no elements; for a result of `beam_search`, return whether all prefixes have ended.
-
-    Args:
-      x: the variable.
-      cond: the variable to assign to; by default a new variable.
 
     Returns:
       The variable with the result, bool `[1]`.
@@ -274,9 +242,6 @@ class _Here:
     """A reference to the loop in which a layer is recorded; through it, the layer finds the loop's beam search.
 
     JAX treats the reference as one pytree leaf.
-
-    Args:
-      value: an argument of the layer; if it is a variable, its program knows the current loop.
     """
 
     def __init__(self, value: Any):
@@ -284,7 +249,6 @@ class _Here:
         self._loop = next((block for block in blocks if block.loop is not None), None)
 
     def beams(self) -> Beams | None:
-        """Return the current state of the beam search; None outside a beam search."""
         # The call of `beam_search` in the loop sets the attribute `beam` of the loop. Another layer in the loop may be
         # recorded before this call. So do not read `beam` before the program runs.
         return None if self._loop is None else _present(self._loop.beam)

@@ -31,7 +31,6 @@ class While:
       cond: a bool variable `[1]`, which the block must assign.
       is_test: accepted for programs written for Fluid, but has no effect: a loop uses memory for gradients only if a
         gradient is computed.
-      name: accepted for programs written for Fluid, but has no effect: a loop has no name.
       max_iterations: the maximum number of iterations. A gradient needs this number. By default fluid computes the
         number, if the block adds a constant to a counter and compares the counter with a constant.
 
@@ -85,14 +84,7 @@ class While:
 
 
 class _BlockLoop:
-    """A function that runs a recorded block in a loop.
-
-    Args:
-      block: the recorded block.
-      cond: the condition of the loop.
-      carried: the variables of surrounding blocks that the block assigns.
-      most: the maximum number of iterations; if it is None, the number is computed from the block, if possible.
-    """
+    """A function that runs a recorded block in a loop."""
 
     def __init__(self, block: Block, cond: Variable, carried: Sequence[Variable], most: int | None):
         self._block = block
@@ -129,9 +121,6 @@ class _BlockLoop:
 
 class Switch:
     """A branch that runs the block of the first true condition.
-
-    Args:
-      name: accepted for programs written for Fluid, but has no effect: a branch has no name.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -194,13 +183,7 @@ class Switch:
 
 
 class _Choice:
-    """A function that runs the block of the first true condition.
-
-    Args:
-      conditions: the bool variables.
-      blocks: one block for each condition, and the default block, if any, last.
-      carried: the variables of surrounding blocks that one of the blocks assigns.
-    """
+    """A function that runs the block of the first true condition."""
 
     def __init__(self, conditions: Sequence[Variable], blocks: Sequence[Block], carried: Sequence[Variable]):
         self._count = len(conditions)
@@ -228,10 +211,6 @@ class IfElse:
 
     Args:
       cond: bool, `[batch, 1]`.
-      name: accepted for programs written for Fluid, but has no effect: an IfElse has no name.
-
-    Returns:
-      Calling the IfElse returns the list of chosen outputs.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -301,17 +280,7 @@ class IfElse:
 
 
 def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
-    """Run a recorded block once, as one iteration of a loop or as a branch.
-
-    Args:
-      block: the recorded block.
-      outer: the values of the variables outside the block.
-      carried: the variables that the block may assign.
-      held: the values of these variables before the block.
-
-    Returns:
-      The values of the variables in `carried` after the block.
-    """
+    """Run a recorded block once, as one iteration of a loop or as a branch."""
     environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
 
@@ -334,10 +303,6 @@ def _content(environment: Environment, variable: Variable) -> Any:
 def get_places(device_count: int | None = None, device_type: str | None = None) -> list[CPUPlace] | list[CUDAPlace]:
     """Return a list of devices for `ParallelDo(places)`; ParallelDo ignores them, and uses the Executor's device.
 
-    Args:
-      device_count: the number of places; by default one CPUPlace, or one CUDAPlace for each GPU.
-      device_type: "CPU" or "CUDA"; by default "CUDA" if there is a GPU.
-
     Raises:
       ArgumentError: `device_type` is neither "CPU" nor "CUDA".
 
@@ -355,14 +320,6 @@ def get_places(device_count: int | None = None, device_type: str | None = None) 
 
 class ParallelDo:
     """A block that PaddlePaddle computes on several devices; fluid computes the whole batch on one device.
-
-    Args:
-      places: accepted for programs written for Fluid, but has no effect.
-      use_nccl: accepted for programs written for Fluid, but has no effect.
-      name: accepted for programs written for Fluid, but has no effect.
-
-    Returns:
-      Calling the ParallelDo returns the outputs of the block: one variable, or a list if there are several.
 
     Example:
       >>> import fluid.static as fluid

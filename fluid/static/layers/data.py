@@ -28,21 +28,12 @@ def data(
     """Declare a feed, which is an input of the program; see `fluid.layers.data`.
 
     Args:
-      name: the name of the feed.
       shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch. A
         first size of -16 means that each example has 16 rows.
       given: positional arguments: `append_batch_size, dtype, lod_level` in PaddlePaddle's order, or `dtype, lod_level,
         append_batch_size` in the order of `fluid.layers.data`.
-      append_batch_size: True puts a batch dimension before `shape`.
-      dtype: "float32", "int64" and so on.
       lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences. Exception: integer
         ids with level 2 and the full shape `[-1, length, 1]` are fed as an array.
-      type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
-      stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
-      column: the index of the feed's field in a row of the data.
-
-    Returns:
-      The variable.
 
     Example:
       >>> import fluid.static as fluid
@@ -66,7 +57,6 @@ def data(
 
 
 def _are_ids(sizes: Sequence[int | None], dtype: str) -> bool:
-    """Return whether a shape and a dtype describe an array of integer ids: `[-1, length, 1]`."""
     return "int" in dtype and len(sizes) == 3 and (sizes[1] or 0) > 1 and sizes[2] == 1
 
 
@@ -112,14 +102,6 @@ def reshape(
     batch. If the number of elements is unknown before a run, the result shows the batch size in place of the -1 in
     `shape`.
 
-    Args:
-      x: the variable.
-      shape: the new shape.
-      actual_shape: as for `fluid.layers.reshape`.
-      act: name of an activation, or a function.
-      inplace: as for `fluid.layers.reshape`.
-      name: name of the layer; by default `reshape2_N`.
-
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -137,7 +119,6 @@ def reshape(
 
 
 def _is_open(x: Any) -> bool:
-    """Return whether a value is a feed of `shape=[1]`, to which users may feed arrays of any shape."""
     feeds = x.program.feeds if isinstance(x, Variable) else {}
     return x.name in feeds and feeds[x.name].shape == (None, 1) and not x.lod_level
 
@@ -180,7 +161,6 @@ def softmax_with_cross_entropy(logits: Any, label: Any, soft_label: bool = False
 
 
 def _fed_classes(logits: Any, label: Any) -> Any:
-    """Convert a fed label to integer classes; a fractional number becomes the class -1, whose loss is NaN."""
     if core.current_frame("layers.softmax_with_cross_entropy").discovering:
         label = jnp.resize(label, (logits.shape[0], 1))
     return jnp.where(label == jnp.floor(label), label, -1).astype(jnp.int32)
@@ -195,17 +175,6 @@ def py_reader(
     use_double_buffer: bool = True,
 ) -> PyReader:
     """Return a reader that feeds the program after `reader.start()`.
-
-    Args:
-      capacity: accepted for programs written for Fluid, but has no effect: batches are loaded while the device works.
-      shapes: the shape of each field, with -1 for the batch size.
-      dtypes: the dtype of each field.
-      lod_levels: the LoD level of each field; 0 by default.
-      name: the prefix of the names of the reader's variables.
-      use_double_buffer: accepted for programs written for Fluid, but has no effect, as `capacity`.
-
-    Returns:
-      The PyReader; `layers.read_file(reader)` returns its variables.
 
     Example:
       >>> import fluid.static as fluid
@@ -226,12 +195,6 @@ def create_py_reader_by_data(
 ) -> PyReader:
     """Return a reader that feeds the variables in `feed_list`; see `py_reader`.
 
-    Args:
-      capacity: as for `py_reader`.
-      feed_list: the variables.
-      name: accepted for programs written for Fluid, but has no effect: the variables already have names.
-      use_double_buffer: as for `py_reader`.
-
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
@@ -246,9 +209,6 @@ def create_py_reader_by_data(
 def read_file(reader: PyReader) -> Any:
     """Return the variables that a reader feeds: one variable, or a list if the reader feeds several.
 
-    Args:
-      reader: a reader from `py_reader`.
-
     Example:
       >>> import fluid.static as fluid
       >>> fluid.layers.read_file.__name__  # see py_reader
@@ -259,11 +219,6 @@ def read_file(reader: PyReader) -> Any:
 
 def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) -> PyReader:
     """Return the reader itself, because readers always load batches while the device works.
-
-    Args:
-      reader: a reader from `py_reader`.
-      place: accepted for programs written for Fluid, but has no effect: the Executor chooses the device.
-      name: accepted for programs written for Fluid, but has no effect: the reader is returned unchanged.
 
     Example:
       >>> import fluid.static as fluid

@@ -15,11 +15,7 @@ from fluid.static.tape.variable import Variable, leaves
 
 
 class _StepBlock:
-    """The base class of DynamicRNN and StaticRNN, recurrent layers that record the user's code for one time step.
-
-    Args:
-      name: name of the layer; by default `dynamic_rnn_N` or `static_rnn_N`.
-    """
+    """The base class of DynamicRNN and StaticRNN, recurrent layers that record the user's code for one time step."""
 
     kind: Any
 
@@ -31,17 +27,14 @@ class _StepBlock:
         self._results: list[Variable] = []
 
     def __call__(self, *args: Any) -> Any:
-        """Return the outputs of all steps: one variable, or a list if there are several outputs."""
         if not self._results:
             raise errors.ProgramError(f"layers.{self.kind.__name__} has no results yet; call it after its block")
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Set the value of the memory (recurrent state) `ex_mem` in the next step to the variable `new_mem`."""
         self._method("update_memory", ex_mem, new_mem)
 
     def output(self, *outputs: Variable) -> None:
-        """Declare variables of the step as outputs; the layer returns their values at all steps."""
         self._method("output", *outputs)
         self._outputs.extend(outputs)
 
@@ -59,21 +52,16 @@ class _StepBlock:
         self._results = leaves(result)
 
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Record a call of a method of the RNN, such as "step_input"; raise an error outside the RNN's block."""
         if self._block is None or self._program.present_block is not self._block:
             raise errors.ProgramError(f"layers.{self.kind.__name__}: {method} belongs inside its block")
         return self._program.apply(functools.partial(_call, self, method), args, kwargs)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a placeholder for the result of the RNN's method `method`: recording a block computes nothing."""
         raise NotImplementedError
 
 
 class DynamicRNN(_StepBlock):
     """A recurrent layer over sequences: a block of recorded calls is one step. See `fluid.layers.DynamicRNN`.
-
-    Args:
-      name: name of the layer; by default `dynamic_rnn_N`.
 
     Example:
       >>> import fluid.static as fluid
@@ -129,9 +117,6 @@ class DynamicRNN(_StepBlock):
 
 class StaticRNN(_StepBlock):
     """A recurrent layer over the first axis of arrays: a recorded block is one step. See `fluid.layers.StaticRNN`.
-
-    Args:
-      name: name of the layer; by default `static_rnn_N`.
 
     Example:
       >>> import fluid.static as fluid
@@ -199,14 +184,7 @@ class StaticRNN(_StepBlock):
 
 
 class _Steps:
-    """A function that runs the recorded block of a recurrent layer at each time step.
-
-    Args:
-      owner: the recorded layer, a DynamicRNN or StaticRNN of `fluid.static`.
-      block: the recorded block of one step.
-      kind: the class that computes the layer: DynamicRNN or StaticRNN of `fluid.layers`.
-      name: the name of the layer.
-    """
+    """A function that runs the recorded block of a recurrent layer at each time step."""
 
     def __init__(self, owner: _StepBlock, block: Block, kind: Any, name: str | None):
         self._owner = owner

@@ -26,12 +26,7 @@ Known = tuple[np.ndarray, np.ndarray]
 
 
 def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
-    """Return the values of a variable at two trial batch sizes; None if they depend on more than shapes and constants.
-
-    Args:
-      variable: the variable.
-      calls: recorded calls of the program; the last call that assigns the variable determines the values.
-    """
+    """Return the values of a variable at two trial batch sizes; None if they depend on more than shapes and constants."""
     place = next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
     if place is None:
         return None
@@ -64,13 +59,7 @@ def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], 
 def _with_sizes(
     layer: Callable[..., Any], argument: str, record: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Wrap a layer: replace variables that the user passes as sizes by numbers, if the numbers are known before a run.
-
-    Args:
-      layer: the layer.
-      argument: the name of the layer's argument for sizes, besides `actual_shape`.
-      record: the function that records a call of the layer; by default the function for all layers of `fluid.layers`.
-    """
+    """Wrap a layer: replace variables that the user passes as sizes by numbers, if the numbers are known before a run."""
     record = record or recorded(layer)
     names = list(inspect.signature(layer).parameters)
 

@@ -49,14 +49,7 @@ def append(program: Any, type: str, inputs: Mapping[str, Slot], outputs: Mapping
 
 
 class _Appended:
-    """A function that computes one appended op; it calls the function that the table of ops has for the op's type.
-
-    Args:
-      type: the type of the op.
-      inputs: the variables in each input slot (a named list of variables).
-      outputs: the variables in each output slot.
-      attributes: the attributes by name, with values as in a model file of PaddlePaddle.
-    """
+    """A function that computes one appended op; it calls the function that the table of ops has for the op's type."""
 
     def __init__(
         self,
@@ -75,9 +68,6 @@ class _Appended:
         """Return the values of the output variables, in order.
 
         `found` is a dict with the values of the input variables that are not persistable, by name.
-
-        Raises:
-          ProgramError: the function for the op computes no result for an output slot.
         """
         op = Op(self._desc, _Values(self._inputs, found))
         results = ROWS[self._desc.type](op)
@@ -89,42 +79,30 @@ class _Appended:
 
 
 class _Values:
-    """The input variables of an appended op (operator); implements the protocol `Values` of `compat.paddle_files.op`.
-
-    Args:
-      variables: the variables by name.
-      found: the values of all variables that are not persistable, by name.
-    """
+    """The input variables of an appended op (operator); implements the protocol `Values` of `compat.paddle_files.op`."""
 
     def __init__(self, variables: Mapping[str, Variable], found: Mapping[str, Any]):
         self._variables = variables
         self._found = found
 
     def value(self, name: str) -> Any:
-        """Return the value of the variable `name`."""
         if name in self._found:
             return self._found[name]
         return outer_environment("block.append_op")[self._variables[name]]
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return a ParamAttr with which a layer uses the existing parameter `name`."""
         spec = self._persistent(name).spec
         settings = spec.settings or ParamAttr()
         return replace(settings, name=name, initializer=spec.initializer, trainable=bool(spec.trainable))
 
     def statistic(self, name: str) -> str:
-        """Raise a ProgramError: an op cannot create statistics, such as a moving mean; only a layer can.
-
-        Raises:
-          ProgramError: always; the message names the layer to call.
-        """
+        """Raise a ProgramError: an op cannot create statistics, such as a moving mean; only a layer can."""
         raise errors.ProgramError(
             f"append_op: {name!r} is a statistic that the op updates, and only a layer can create it; call the layer: "
             f"layers.batch_norm(x, moving_mean_name={name!r})"
         )
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of the variable `name`: shape, dtype, nesting level (LoD level), `persistable`."""
         found = self._variables[name]
         return VarDesc(name, found.shape, found.dtype, found.lod_level, found.persistable)
 
@@ -143,11 +121,7 @@ class _Values:
 
 
 def _check_type(type: str) -> None:
-    """Check that the table of ops has a function for the op type `type`.
-
-    Raises:
-      ProgramError: the table has no function for `type`; the message says what to write instead.
-    """
+    """Check that the table of ops has a function for the op type `type`."""
     if type in ROWS:
         return
     if type in _UPDATES:
@@ -161,13 +135,11 @@ def _check_type(type: str) -> None:
 
 
 def _variables(program: Any, given: Slot) -> list[Variable]:
-    """Return the variables in a slot (argument of an op) as a list; replace each name by the program's variable."""
     found: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     return [program.var(item) if isinstance(item, str) else item for item in found]
 
 
 def _attributes(type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the values of op attributes to lists and Python numbers, and dtypes to PaddlePaddle's dtype numbers."""
     return {name: _attribute(type, name, value) for name, value in attrs.items() if value is not None}
 
 

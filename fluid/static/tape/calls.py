@@ -30,11 +30,7 @@ from fluid.static.tape.variable import Persistent, Variable, is_leaf, is_value, 
 
 
 class Environment:
-    """The current values of variables while a program runs. Each loop or branch body has a separate Environment.
-
-    Args:
-      outer: the Environment of the surrounding block; None for the outermost Environment.
-    """
+    """The current values of variables while a program runs. Each loop or branch body has a separate Environment."""
 
     def __init__(self, outer: "Environment | None" = None):
         self._outer = outer
@@ -194,10 +190,6 @@ class Call:
 class Block:
     """An ordered list of recorded calls: the calls of a program, or of the body of a loop or branch.
 
-    Args:
-      outer: the surrounding block; None for the block of a program.
-      loop: for the block of a loop, known facts such as its condition; see `layers.arrays.Entered`.
-
     Attributes:
       beam: for the block of a loop with a `beam_search`, the BeamVariable of the search; else None.
     """
@@ -221,16 +213,7 @@ class Block:
 def run_calls(
     calls: Iterable[Call], held: Mapping[Any, Any] = MappingProxyType({}), outer: Environment | None = None
 ) -> Environment:
-    """Run recorded calls while a program runs.
-
-    Args:
-      calls: the calls, in order.
-      held: the values of variables before the first call.
-      outer: the Environment (values of variables) of the surrounding block; None for the calls of a program.
-
-    Returns:
-      The Environment with the values of variables after the last call.
-    """
+    """Run recorded calls while a program runs."""
     with inside(Environment(outer)) as environment:
         for variable, value in held.items():
             environment[variable] = value
@@ -277,13 +260,7 @@ def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
 
 
 class Tape:
-    """A function that runs a copy of the calls that a Program has recorded so far.
-
-    Args:
-      program: the Program.
-      calls: the recorded calls of the Program's global block.
-      variables: the variables whose values the function returns.
-    """
+    """A function that runs a copy of the calls that a Program has recorded so far."""
 
     def __init__(self, program: Any, calls: list[Call], variables: list[Variable]):
         self._program = program
@@ -300,11 +277,7 @@ class Tape:
         return results or {"nothing": jnp.zeros([1])}
 
     def run(self) -> Environment:
-        """Run the recorded layer calls, and store the states of the program that these calls assign.
-
-        Returns:
-          The Environment with the final value of every variable.
-        """
+        """Run the recorded layer calls, and store the states of the program that these calls assign."""
         for variable in self._program.list_vars():
             variable.check()
         environment = run_calls(self._calls)
@@ -319,10 +292,7 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
     """Call `minimize` of an optimizer while a program runs.
 
     Args:
-      optimizer: an optimizer of fluid.
       loss: the loss, `[1]`.
-      parameters: names of the parameters to change; None for all trainable parameters.
-      excluded: names of the parameters to leave unchanged.
       rate: the learning rate `[1]`, if the program computes one; None for the learning rate of the optimizer.
     """
     optimizer.minimize(loss, parameter_list=parameters, no_grad_set=excluded)
@@ -341,12 +311,8 @@ class Trial:
     """A trial of a recorded call: its result shapes, evaluated without data at a trial batch size.
 
     Args:
-      call: the call.
-      given: the variables that the call may read.
-      arrays: the program's declarations of parameters and states, by name.
       shared: the functions with shared parameters (see `fluid.shared`) that the program has called, by name; the trial
         adds the shared functions that the call uses.
-      batch: the trial batch size.
 
     Attributes:
       structs: the shape and dtype of each result.
@@ -399,7 +365,6 @@ class Trial:
 
 
 def _name_of(frame: core.Frame, value: Any) -> str | None:
-    """Return the name of `value`, a result of a layer call that was just traced; None if the result has no name."""
     found = [name for name, recorded in frame.made.values.items() if recorded is value]
     return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")
 
@@ -422,9 +387,6 @@ def assignments_after_updates(calls: Sequence[Call]) -> list[Call]:
 
 class Later:
     """The recorded layer calls that run after each training step, because they need the updated parameters.
-
-    Args:
-      calls: all recorded calls of a program.
 
     Attributes:
       read: names of the values that these calls need from the training step.
@@ -449,12 +411,7 @@ class Later:
         self._run = jax.jit(self._traced)
 
     def __call__(self, arrays: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the layer calls that depend on updated parameters; return the new values of assigned variables, by name.
-
-        Args:
-          arrays: parameters and states after the step, by name.
-          found: values that the training step has computed, by name; contains all names in `read`.
-        """
+        """Run the layer calls that depend on updated parameters; return the new values of assigned variables, by name."""
         read = {name: found[name] for name in self._values}
         assigned: dict[str, Any] = self._run({name: arrays[name] for name in self._parameters}, read)
         return assigned
@@ -474,7 +431,6 @@ def _is_parameter(variable: Variable) -> bool:
 
 
 def _read(call: Call) -> list[Variable]:
-    """Return the variables that a call and its blocks read, except the inner variables of loops and branches."""
     inner = [v for block in call.blocks for c in block.calls for v in _read(c)]
     found = [*call.variables(), *getattr(call.function, "captures", ()), *inner]
     return [v for v in found if isinstance(v, Persistent) or v.is_global]

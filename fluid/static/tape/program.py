@@ -362,13 +362,11 @@ class Program:
 
     @contextlib.contextmanager
     def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
-        """Do nothing: PaddlePaddle programs call the layers of a learning rate schedule within this context manager."""
         del is_with_opt
         yield
 
     @contextlib.contextmanager
     def _optimized_guard(self, param_and_grads: Any) -> Iterator[None]:
-        """Do nothing: PaddlePaddle programs call layers that change parameters within this context manager."""
         del param_and_grads
         yield
 
@@ -545,9 +543,6 @@ class Program:
 
         If the shapes do not fit, evaluate the call a second time: with sequences of one step as rows of a dense array,
         or with known sizes in place of unknown sizes of an array.
-
-        Returns:
-          The call to record, and its Trial (result shapes) at the first and at the second trial batch size.
         """
         given = self._visible(call)
 
@@ -606,9 +601,6 @@ class Program:
 
         A call of a loop, a branch or a user's function may read every visible variable. Another call may read only its
         arguments, and variables that its function uses.
-
-        Raises:
-          ProgramError: an argument has no value yet, or belongs to another program or to an ended loop or branch.
         """
         open_blocks = self._current.open_blocks()
         found = list(dict.fromkeys(call.variables()))
@@ -668,7 +660,6 @@ def _note_fed_steps(call: Call) -> None:
 
 
 def _has_unknown_inner_size(call: Call) -> bool:
-    """Return whether a call reads an array whose batch size is fixed and another size unknown, such as `[4, -1, 1]`."""
     shapes = [v.shape for v in call.variables() if v.structs and not v.lod_level]
     return any(-1 in shape[1:] and shape[0] != -1 for shape in shapes)
 

@@ -135,7 +135,6 @@ class Variable:
         )
 
     def _leading(self) -> int:
-        """Return the number of leading dimensions (batch, time) that are one size -1 in `shape`; 0 for arrays."""
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
@@ -289,10 +288,6 @@ def with_known_sizes(tree: Any, unknown: int) -> Any:
 
     A size is unknown if it equals `unknown`. The new size comes from an array of equal rank, whose size in this
     dimension is known. The first size of each shape stays unchanged.
-
-    Args:
-      tree: a pytree of arrays.
-      unknown: the trial batch size, which stands for every unknown size.
     """
     arrays = [value for value in leaves(tree) if is_value(value)]
 
@@ -309,14 +304,7 @@ def with_known_sizes(tree: Any, unknown: int) -> Any:
 
 
 def at_batch(first: Any, second: Any, batches: tuple[int, int], batch: int) -> Any:
-    """Return the shape of a value at the batch size `batch`, computed from its shapes at two trial batch sizes.
-
-    Args:
-      first: the shape at the first trial batch size.
-      second: the shape at the second trial batch size.
-      batches: the two trial batch sizes.
-      batch: the requested batch size, which may be symbolic.
-    """
+    """Return the shape of a value at the batch size `batch`, computed from its shapes at two trial batch sizes."""
 
     def size(a: int, b: int) -> Any:
         slope = (b - a) // (batches[1] - batches[0])

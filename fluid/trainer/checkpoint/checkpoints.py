@@ -42,12 +42,6 @@ from fluid.trainer.resume import Progress
 def describe_optimizers(programs: Sequence[Program]) -> list[str]:
     """Return the class and the settings of each optimizer of the programs, as strings that are equal in every process.
 
-    Args:
-      programs: the programs of a Trainer or a Session.
-
-    Returns:
-      One string for each call of `minimize`, such as "SGD(learning_rate=0.1)".
-
     Example:
       >>> import fluid
       >>> def program():
@@ -66,13 +60,7 @@ def digests_of(programs: Sequence[Program]) -> list[str]:
 
 
 def check_seed(saved: Any, session: Session, where: str) -> None:
-    """Log a warning if the seed of a session differs from the seed in a checkpoint.
-
-    Args:
-      saved: the random key in the checkpoint, from which all random numbers of its training are drawn.
-      session: the session before it is restored.
-      where: a description of the checkpoint, for the message.
-    """
+    """Log a warning if the seed of a session differs from the seed in a checkpoint."""
     if not np.array_equal(np.asarray(saved), np.asarray(session.scope.root)):
         log.warning("%s: the seed was another one than now; training continues with the seed of the checkpoint", where)
 
@@ -82,12 +70,6 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
 
     Lesser differences are changed settings of the optimizers, and a changed computation of the losses with unchanged
     parameters. The data is not compared.
-
-    Args:
-      meta: the metadata of the checkpoint.
-      session: the session of the Trainer.
-      programs: the programs of the Trainer.
-      where: a description of the checkpoint, for messages.
 
     Raises:
       ParameterError: names, shapes or dtypes of arrays differ; or the `fluid.reader.Table` of the program, which
@@ -130,7 +112,6 @@ _OTHER_OPTIMIZER = (
 
 
 def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape and dtype of each parameter and state, by name; omit the arrays of optimizers."""
     return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_OPTIMIZERS)}
 
 
@@ -179,11 +160,6 @@ class Checkpoints(NoCheckpoints):
 
     Training waits only while arrays are copied to the host; a Writer writes the arrays in another thread. In a
     multi-process training, each process writes a part of the arrays.
-
-    Args:
-      config: the folder, the intervals, and the checkpoints to keep.
-      session: the session to save.
-      programs: the trained programs; `keep_best` names one of their outputs.
 
     Attributes:
       config: the argument `config`.
@@ -245,9 +221,6 @@ class Checkpoints(NoCheckpoints):
           step: the training step of the checkpoint, or "best"; None for the newest complete checkpoint. Newer damaged
             checkpoints are renamed.
 
-        Returns:
-          The position of training, or None if there is no checkpoint.
-
         Raises:
           CheckpointError: the checkpoint is absent or damaged, or no checkpoint is complete; then nothing is changed.
           ParameterError: the program has other parameters or another optimizer; then nothing is changed.
@@ -267,15 +240,7 @@ class Checkpoints(NoCheckpoints):
         return progress
 
     def bring_back(self, step: int | str | None, own_loop: bool = False) -> dict[str, Any] | None:
-        """Restore the arrays of the session from a checkpoint, but not the training position; errors as for `restore`.
-
-        Args:
-          step: the training step of the checkpoint, or "best"; None for the newest complete checkpoint.
-          own_loop: True requires a checkpoint of a custom loop, False a checkpoint of a Trainer.
-
-        Returns:
-          The metadata of the checkpoint, or None if there is no checkpoint.
-        """
+        """Restore the arrays of the session from a checkpoint, but not the training position; errors as for `restore`."""
         with contextlib.ExitStack() as held:
             if self._group.is_first:
                 held.enter_context(self.folder.locked())
@@ -351,11 +316,7 @@ class Checkpoints(NoCheckpoints):
         self._process = None
 
     def _check_process(self) -> None:
-        """Check that this process is no fork of the process that trains: both would write to one folder.
-
-        Raises:
-          CheckpointError: this process was forked during the training.
-        """
+        """Check that this process is no fork of the process that trains: both would write to one folder."""
         if self._process not in (None, os.getpid()):
             raise errors.CheckpointError(
                 f"this process was forked from process {self._process}, which trains and writes to "
@@ -366,9 +327,6 @@ class Checkpoints(NoCheckpoints):
         """Lock the folder against other trainers; in a multi-process training, only the first process locks it.
 
         After an error, the caller releases the lock.
-
-        Raises:
-          CheckpointError: another trainer holds the lock, or has written checkpoints since this Trainer was created.
         """
         if not self._group.is_first:
             return
@@ -499,7 +457,6 @@ class Checkpoints(NoCheckpoints):
         ) from error
 
     def _is_best(self, value: float) -> bool:
-        """Return whether a reported value is better than the scores of all checkpoints; all processes agree."""
         self.wait()
         improves = self._score is not None and self._score.improves(self.folder, value)
         return bool(self._group.of_first("whether this is the best value", improves))
@@ -513,9 +470,6 @@ class Checkpoints(NoCheckpoints):
 
         The dict has the step of each damaged checkpoint, with a description of the damage. The first result is None if
         the folder holds no checkpoint.
-
-        Raises:
-          CheckpointError: the folder holds checkpoints, but none is complete.
         """
         found, flaws = newest_whole(steps, self._flaw)
         aside = self.folder.aside()
@@ -581,18 +535,11 @@ class Checkpoints(NoCheckpoints):
 
 
 def _versions() -> dict[str, str]:
-    """Return the installed versions of JAX and Orbax, by package name."""
     return {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
 
 
 def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:
-    """Raise CheckpointError if a Trainer reads a checkpoint of a custom loop, or a custom loop reads one of a Trainer.
-
-    Args:
-      position: the training position in the checkpoint; a position with the key "states" is from a custom loop.
-      own_loop: True if a custom loop reads the checkpoint.
-      here: a description of the checkpoint, for the error message.
-    """
+    """Raise CheckpointError if a Trainer reads a checkpoint of a custom loop, or a custom loop reads one of a Trainer."""
     if position is None:
         raise errors.CheckpointError(f"{here} holds no position of a training; expected one that fluid has written")
     if ("states" in position) != own_loop:

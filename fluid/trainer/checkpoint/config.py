@@ -121,11 +121,6 @@ class Score:
     The score of a checkpoint is the mean of a program output over the training steps since the checkpoint before it.
     Or the score is a value that a handler reports, such as "test_loss", measured at the step of the checkpoint.
 
-    Args:
-      programs: the programs by name; one of their outputs may be the score.
-      output: the name of the value; with one program, the index of an output is accepted too.
-      mode: "min" or "max".
-
     Attributes:
       output: the argument `output`.
       measured: True if the score is a value that a handler reports.
@@ -207,7 +202,6 @@ class Score:
         return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
 
     def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
-        """Return the known scores of checkpoints, by step; negated for mode "min", so that larger is better."""
         scores = {step: self._of(folder, step) for step in steps}
         return {step: score for step, score in scores.items() if score is not None}
 
@@ -231,17 +225,12 @@ class Score:
         return value if self._mode == "max" else -value
 
     def _no_means(self) -> Means:
-        """Return means over no steps yet, of the output that is the score."""
         program = self._programs.get(self._program, next(iter(self._programs.values())))
         return Means(program, {} if self.measured else {"score": self._position})
 
 
 class FollowsBest(Handler):
-    """A handler that warns if the value named by `CheckpointConfig.keep_best` was of no use in a training.
-
-    Args:
-      score: the Score (the value that compares checkpoints).
-    """
+    """A handler that warns if the value named by `CheckpointConfig.keep_best` was of no use in a training."""
 
     def __init__(self, score: Score):
         self._score = score
@@ -261,12 +250,7 @@ class FollowsBest(Handler):
 
 
 class BestMeasured(FollowsBest):
-    """A handler that requests a checkpoint whenever the value named by `CheckpointConfig.keep_best` is the best so far.
-
-    Args:
-      score: the Score (the value that compares checkpoints); its attribute `output` is the name of the value.
-      is_best: a function that returns whether a value is better than the scores of all checkpoints.
-    """
+    """A handler that requests a checkpoint whenever the value named by `CheckpointConfig.keep_best` is the best so far."""
 
     def __init__(self, score: Score, is_best: Callable[[float], bool]):
         super().__init__(score)

@@ -200,11 +200,7 @@ class Checkpoint:
 
 
 class _States:
-    """A training position of a custom loop: the states of the objects in `state_of`, from which the loop continues.
-
-    Args:
-      parts: the argument `state_of`: one object with `state` and `restore`, or several.
-    """
+    """A training position of a custom loop: the states of the objects in `state_of`, from which the loop continues."""
 
     epoch = 0
     last = False
@@ -237,11 +233,7 @@ class _States:
                 ) from error
 
     def restore(self, states: Sequence[Any]) -> None:
-        """Restore the objects of the argument `state_of`, such as a reader, from the states in a checkpoint.
-
-        Raises:
-          CheckpointError: the checkpoint has more or fewer states than there are objects.
-        """
+        """Restore the objects of the argument `state_of`, such as a reader, from the states in a checkpoint."""
         if len(states) != len(self._parts):
             raise errors.CheckpointError(
                 f"the checkpoint has the states of {len(states)} objects, found {len(self._parts)} in state_of, "

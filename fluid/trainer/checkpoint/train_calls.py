@@ -27,9 +27,6 @@ class Calls:
     The next call continues a call that Ctrl-C, SIGTERM or `pause` ended. With checkpoints, a script that is run again
     repeats its calls: a finished call returns immediately, and the interrupted call continues. Each continued or
     skipped call is logged.
-
-    Args:
-      checkpoints: restores and saves the training position; None keeps the position in this process only.
     """
 
     def __init__(self, checkpoints: Checkpoints | None):
@@ -45,12 +42,6 @@ class Calls:
         self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
     ) -> tuple[Progress, NoCheckpoints]:
         """Return the training position where a call of `train` begins, and the hook of the loop that saves checkpoints.
-
-        Args:
-          readers: the readers that the user passes to `train`.
-          source: an iterator over the minibatches of the readers, pass by pass.
-          num_epochs: the requested number of epochs.
-          resume: the argument `resume` of `Trainer.train`.
 
         Raises:
           ArgumentError: there is nothing to resume, or an earlier finished call had another `num_epochs`.
@@ -97,12 +88,7 @@ class Calls:
             progress.finish(num_epochs)
 
     def leave_open(self, readers: Readers, how: str) -> None:
-        """Record that a call of `train` was interrupted or paused, so that the next call continues it.
-
-        Args:
-          readers: the readers that the user passes to `train`.
-          how: the word for the log message, "interrupted" or "paused".
-        """
+        """Record that a call of `train` was interrupted or paused, so that the next call continues it."""
         self._open = readers
         what_continues = "the next train() with the same reader continues there"
         if self._checkpoints is not None and not self._checkpoints.saved:
@@ -133,7 +119,6 @@ class Calls:
         self._ended = self._progress.call
 
     def _has_read(self, readers: Readers) -> bool:
-        """Return whether `readers` are the same objects (`is`) as the readers of the interrupted call of `train`."""
         return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
 
     def _continue(self, readers: Readers, num_epochs: int) -> bool:

@@ -26,12 +26,6 @@ class Writer:
     a multi-process training, each process has one thread. While training continues, the threads of all processes agree
     whether the checkpoint was written.
 
-    Args:
-      folder: the folder of the checkpoints.
-      keep: the number of newest checkpoints to keep; None for all.
-      score: selects the best checkpoint, which is kept as well; None keeps the newest only.
-      group: the processes of the training.
-
     Attributes:
       base: the step of the checkpoint that was restored or written last; None before the first one.
       known: the steps of the checkpoints in the folder that this trainer has found or written.
@@ -68,11 +62,6 @@ class Writer:
 
         Call `wait` first, because only one checkpoint is written at a time. After this method returns, the next
         training step may donate the arrays (reuse their memory).
-
-        Args:
-          step: the number of training steps done.
-          arrays: all arrays of the session by name: on the host, or in a multi-process training on the devices.
-          meta: a function that returns the metadata as JSON. The thread calls this slow function.
         """
         copied = threading.Event()
         arguments = (step, arrays, meta, copied.set)

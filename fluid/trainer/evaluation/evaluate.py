@@ -55,14 +55,7 @@ class _Last(NamedTuple):
 
 
 class Gathered:
-    """A collector of the outputs of a program, and of metrics, over all minibatches of a test.
-
-    Args:
-      program: the program.
-      metrics: metrics by name; they are copied, so the originals do not change.
-      rows: True collects outputs that are not scalars; False returns None for them.
-      members: the number of members of a population, which are the first axis of all values; None for one training.
-    """
+    """A collector of the outputs of a program, and of metrics, over all minibatches of a test."""
 
     def __init__(self, program: Program, metrics: Metrics, rows: bool, members: int | None = None):
         scalars = scalar_outputs(program).values()
@@ -78,12 +71,7 @@ class Gathered:
         return {i: total.kept for i, total in enumerate(self._totals) if total is not None and total.kept}
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Add the results of one minibatch, after waiting until the device has computed them.
-
-        Args:
-          found: a pair: a Contribution (value and weight) to each output, and the values fetched for the metrics.
-          names: the names of the values that are fetched for the metrics.
-        """
+        """Add the results of one minibatch, after waiting until the device has computed them."""
         parts, fetched = found
         for total, part in zip(self._totals, parts, strict=True):
             if total is not None:
@@ -106,11 +94,7 @@ class Gathered:
 
 
 class DatasetEvaluator:
-    """An evaluator of the programs of a Trainer over data sets.
-
-    Args:
-      session: the session that holds the arrays.
-    """
+    """An evaluator of the programs of a Trainer over data sets."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -142,16 +126,6 @@ class DatasetEvaluator:
         """Test a program over one pass of a reader, see `Trainer.test`.
 
         The first test of a program warns of outputs for which fluid guesses how to combine minibatches.
-
-        Args:
-          input: the program to test.
-          reader: as in `Trainer.test`.
-          feed_order: as in `Trainer.test`.
-          metrics: as in `Trainer.test`.
-          rows: True collects outputs that are not scalars; False returns None for them.
-          interrupts: the signals that end the test between two minibatches, for a test during training; None otherwise.
-          fetch: as in `Trainer.test`.
-          feed: as in `Trainer.test`.
         """
         trained = input.program
         program = trained if fetch is None else self._returning(trained, check_fetch(trained, fetch))
@@ -215,14 +189,7 @@ def request_of(program: Program, metrics: Metrics) -> Request:
 def evaluate(
     step: CompiledStep, feeds: Iterable[Mapping[str, Any]], gathered: Gathered, fixed: ConstantFeeds
 ) -> Iterator[None]:
-    """Collect the results of a program over all minibatches; yield None after each minibatch.
-
-    Args:
-      step: the compiled step for the Request that `request_of` returns.
-      feeds: the feed of each minibatch.
-      gathered: collects the outputs and the metrics.
-      fixed: the values that are fed with every minibatch.
-    """
+    """Collect the results of a program over all minibatches; yield None after each minibatch."""
     names = step.request.fetch or ()
     in_flight: InFlight[Any] = InFlight()
     for feed in feeds:
@@ -248,20 +215,12 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def _numbers(results: Results) -> list[float]:
-    """Return all arrays of one element in the results of a test, as floats; one metric may return several arrays."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
 
 
 def returning(program: Program, names: Sequence[str]) -> Program:
     """Return a copy of a program that returns other values, and minimizes no loss.
-
-    Args:
-      program: the program.
-      names: the names of the values to return, with globs already expanded by `check_fetch`.
-
-    Returns:
-      A Program that returns these values by name.
 
     Raises:
       UnknownNameError: a name has no value over a data set, such as a gradient.

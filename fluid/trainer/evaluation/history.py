@@ -33,9 +33,6 @@ _WIDE = 20
 def check_matplotlib(who: str) -> Any:
     """Return the class `Figure` of matplotlib, or raise an error if matplotlib is not installed.
 
-    Args:
-      who: the name of the caller, for the error message.
-
     Raises:
       ArgumentError: matplotlib is not installed.
     """
@@ -54,11 +51,6 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
 
     Each output has separate axes, which also show the curves whose names end in the name of the output. For example,
     the axes of `loss` also show `test_loss`.
-
-    Args:
-      curves: the curves by name.
-      outputs: names of curves that have separate axes.
-      along: the label of the horizontal axis, such as "step".
     """
     groups = _groups(list(curves), list(outputs))
     columns = max(min(len(groups), 3), 1)
@@ -121,7 +113,6 @@ def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
 
 
 def _scale(values: list[float]) -> str:
-    """Return the scale of an axis: "log" if all values are positive and differ by a large factor, else "linear"."""
     positive = all(v > 0 for v in values if math.isfinite(v))
     finite = [v for v in values if math.isfinite(v)]
     return "log" if finite and positive and max(finite) > _WIDE * min(finite) else "linear"
@@ -268,7 +259,6 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """Return the columns of the history as JSON for a checkpoint, which stores only the newest epochs."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 

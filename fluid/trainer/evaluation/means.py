@@ -35,13 +35,7 @@ def scalar_outputs(program: Program) -> dict[str, int]:
 
 
 def warn_of_guess(program: Program, name: str, rule: Reduction) -> None:
-    """Warn, once for a program, if `rule` is a guess how a test or a history combines the values of some minibatches.
-
-    Args:
-      program: the program of the Trainer.
-      name: the name of the output.
-      rule: the rule that combines its values.
-    """
+    """Warn, once for a program, if `rule` is a guess how a test or a history combines the values of some minibatches."""
     for part in rule.parts:
         warn_of_guess(program, name, part)
     if rule.doubt is not None:
@@ -57,11 +51,6 @@ def warn_of_guess(program: Program, name: str, rule: Reduction) -> None:
 
 def value_name(programs: Collection[str], program: str, name: str) -> str:
     """Return the name of a program's value in a Trainer; with several programs, the program's name comes first.
-
-    Args:
-      programs: the names of all programs of the Trainer.
-      program: the name of the program.
-      name: the name of the value in its program.
 
     Example:
       >>> value_name(["net"], "net", "loss"), value_name(["generator", "discriminator"], "generator", "loss")
@@ -145,11 +134,6 @@ class Means:
     A value is read from the device some steps later, when it is already computed, so that training does not wait. The
     number of unread values is bounded for any number of steps.
 
-    Args:
-      program: the program of the outputs.
-      places: the index of each output to collect, by name; all `scalar_outputs` by default.
-      members: the number of members of a population; None for one training.
-
     Example:
       >>> import fluid
       >>> program = fluid.Program(lambda: fluid.layers.mean(fluid.layers.data("x", shape=[2])))
@@ -174,13 +158,7 @@ class Means:
         return list(self._places)
 
     def add(self, metrics: Results, examples: int, parts: Sequence[Any] = ()) -> None:
-        """Add the outputs of one training step.
-
-        Args:
-          metrics: the outputs of the program.
-          examples: the number of examples in the step.
-          parts: `EndStepEvent.parts` of the step.
-        """
+        """Add the outputs of one training step."""
         values = [metrics[place] for place in self._places.values()]
         if parts:
             rests, self._rests = jax.tree.flatten([parts[place] for place in self._places.values()])
@@ -255,7 +233,6 @@ class Means:
         """Return the total of a scalar.
 
         Args:
-          name: the name of the scalar.
           has_parts: True if the steps return the values that the scalar is a function of, if it is one. A scalar that
             is a function only in test mode, or that a custom step computes itself, is averaged over the examples.
         """
@@ -297,7 +274,6 @@ class TrainingMeans:
     """The means of the scalars of all programs of a Trainer, each over the steps of its own program.
 
     Args:
-      trainer: the Trainer, or the `fluid.Loop`.
       places: for each program name, a dict from the name of a scalar to its output index; by default all scalar
           outputs.
     """
@@ -401,13 +377,11 @@ class Averaging(Handler):
         """Discard results from the training of another Trainer; subclasses override this method."""
 
     def _means(self) -> TrainingMeans:
-        """Return the means over the steps so far; create empty means if there are none."""
         if self._mean is None:
             self._mean = TrainingMeans(self.trainer, self._places)
         return self._mean
 
     def _take(self) -> TrainingMeans:
-        """Return the means of program outputs over the steps so far, and reset the means for the next steps."""
         mean = self._means()
         self._mean = None
         return mean

@@ -25,12 +25,7 @@ class Measurements:
         self._useful = False
 
     def begin(self, done: int, known: bool) -> None:
-        """Begin a call of `train`.
-
-        Args:
-          done: the number of completed training steps.
-          known: True if there may be a finite measurement from before; then `check` warns of nothing.
-        """
+        """Begin a call of `train`."""
         self._first = done
         self._count = 0
         self._useful = known
@@ -44,12 +39,6 @@ class Measurements:
         """Warn if training has ended, not by an error, and no measurement was finite, or there was none.
 
         Without a measurement, a training that was stopped early gets no warning.
-
-        Args:
-          event: the end of the training.
-          done: the number of completed training steps.
-          subject: the start of the warning: who waits for which value, and a relative pronoun.
-          remedy: the call that measures more often.
         """
         steps = done - self._first
         if event.error is not None or self._useful or steps == 0:

@@ -44,11 +44,6 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
     Larger is better for "test_acc", "val/AUC" and "map50", smaller for "loss" and "valRMSE". A name that ends in a word
     for a loss or an error has the direction of a loss: "dice_loss", "top5_error".
 
-    Args:
-      name: the name of a value.
-      mode: "min", "max" or "auto".
-      call: a function of a mode that returns the user's call with this mode, as text for error messages.
-
     Raises:
       ArgumentError: the mode is another word; or the mode is "auto", and the name is unknown or ambiguous.
 

@@ -21,10 +21,6 @@ class Total:
 
     Sums and means are in float64. A minibatch of weight 0 adds nothing to a mean.
 
-    Args:
-      reduction: the rule that combines the values of all minibatches into one value, such as a mean.
-      members: the number of members of a population, which are the first axis of all values; None for one training.
-
     Example:
       >>> total = Total(Reduction("mean"))
       >>> total.add(Contribution(np.float32(1), 3)); total.add(Contribution(np.float32(0), 1))
@@ -56,11 +52,7 @@ class Total:
         return self.kept + sum(total.size for total in self._inner)
 
     def add(self, part: Contribution) -> None:
-        """Add the value of one minibatch, after waiting until the device has computed it.
-
-        Args:
-          part: the value and the weight of the minibatch, on the device or on the host.
-        """
+        """Add the value of one minibatch, after waiting until the device has computed it."""
         if self.kind == "function":
             for total, inner in zip(self._inner, part.value, strict=True):
                 total.add(inner)
@@ -169,16 +161,13 @@ class _Sum:
                 self._array = self._array + value
 
     def value(self) -> Any:
-        """Return the sum of all added values; 0 if no value was added."""
         return _shortened(self._scalars)[0] if self._scalars else self._array
 
     def state(self) -> dict[str, Any]:
-        """Return the sum as JSON."""
         scalars = _shortened(self._scalars) if self._scalars else []
         return {"scalars": scalars, "array": _packed(np.asarray(self._array))}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a result of `state`."""
         self._scalars = list(state["scalars"])
         self._array = _unpacked(state["array"])
 
@@ -209,13 +198,11 @@ _OF_STEPS: Mapping[str, Any] = {
 
 
 def _wide(value: Any) -> np.ndarray:
-    """Convert integers and booleans to int64, and other numbers to float64, so that sums are almost exact."""
     array = np.asarray(value)
     return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
 
 
 def _scalar(array: np.ndarray) -> Any:
-    """Convert a 0-dimensional array to a float64 or int64 scalar; return booleans and other arrays unchanged."""
     return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
 
 

@@ -110,7 +110,6 @@ class TestEvery(Handler):
             self._test(event.epoch, event.steps - 1)
 
     def _test(self, epoch: int, step: int) -> None:
-        """Run a test, and report the result while the session still holds the tested parameters, such as an average."""
         with contextlib.nullcontext() if self._average is None else self._average.apply(self.trainer):
             results = self.trainer._evaluate(self._reader, self._feed_order, self._metrics, self._program, rows=False)
             self.announce(epoch, step, self._numbers(results))
@@ -149,7 +148,6 @@ class TestEvery(Handler):
 
     @property
     def _tested(self) -> Program:
-        """The program that this handler tests."""
         return self.trainer._input(self._program, "test").program
 
 
@@ -170,12 +168,7 @@ class Tests(NamedTuple):
 
 
 class Validation:
-    """The tests, the History and the best parameters of a Trainer; a resumed training continues all of them.
-
-    Args:
-      trainer: the Trainer.
-      checkpoints: the checkpoints of the Trainer, whose folder stores the best parameters; None stores them in memory.
-    """
+    """The tests, the History and the best parameters of a Trainer; a resumed training continues all of them."""
 
     def __init__(self, trainer: Any, checkpoints: Checkpoints | None):
         self._trainer = trainer
@@ -192,11 +185,6 @@ class Validation:
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
         """Return all handlers of a call of `train`: handlers of the Trainer before and after the handlers of the user.
-
-        Args:
-          handlers: the handlers of the user, outermost first; the function `event_handler` is the last one.
-          tests: the arguments of `train` for its tests.
-          best: the argument `restore_best` of `train`.
 
         Raises:
           ArgumentError: an argument is invalid, or needs another argument.
@@ -261,13 +249,11 @@ class _BestOfCall(SaveBest):
     asked_by = "train(restore_best=...)"
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Discard the best value and parameters of earlier calls of `train`, unless this call continues one."""
         if not event.resumed:
             self._forget()
         super().begin_train(event)
 
     def follows(self, monitor: str, mode: str) -> bool:
-        """Return whether this handler follows the value `monitor`, with the direction `mode`."""
         return self.monitor == monitor and self._mode == mode
 
 
@@ -283,17 +269,11 @@ def _pair(best: Any) -> tuple[str, str]:
 
 
 def _numbers_of(metrics: Metrics) -> list[list[str]]:
-    """Return the names of the numbers that each metric reports: one for each of its `parts`, or else its own name."""
     return [[f"{name}_{part}" for part in metric.parts] or [name] for name, metric in metrics.items()]
 
 
 def _checked(metrics: Metrics) -> Metrics:
-    """Check the types and names of the metrics; return the metrics as a dict.
-
-    Raises:
-      ArgumentTypeError: an entry is not a metric, or has no inputs.
-      ArgumentError: two numbers of metrics would have one name.
-    """
+    """Check the types and names of the metrics; return the metrics as a dict."""
     names_of(metrics)
     numbers = [number for numbers in _numbers_of(metrics) for number in numbers]
     twice = [number for number in numbers if numbers.count(number) > 1]

@@ -47,11 +47,6 @@ class Chain:
 
     The other programs run in test mode: their states do not change, and their values are computed again in each step.
 
-    Args:
-      own: names of the feeds of the program.
-      links: the other programs, each of which computes some of the feeds in `own`.
-      reads: the feeds that the minibatches must hold.
-
     Attributes:
       reads: the argument `reads`.
     """
@@ -65,10 +60,6 @@ class Chain:
         """Return the feed of the program: the arrays of a minibatch, and the values that other programs compute.
 
         The result has no entry for a feed that neither the minibatch nor another program provides.
-
-        Args:
-          feed: the minibatch, with arrays for the names in `reads`.
-          draw: the random key for the other programs, as for `CompiledStep`.
         """
         computed: dict[str, Any] = {}
         for link in self._links:
@@ -81,11 +72,6 @@ class Chain:
 
 class ProgramInput:
     """One program of a Trainer, with the feeds that its minibatches must hold.
-
-    Args:
-      declared: the TrainingProgram of the user.
-      program: the traced Program.
-      session: the session of the Trainer.
 
     Attributes:
       name: the name of the program.
@@ -139,12 +125,7 @@ class ProgramInput:
             source.divide(layout.rows_here)
 
     def fed(self, feed: Mapping[str, Any], draw: Draw | None = None) -> Mapping[str, Any]:
-        """Return the feed of a step: a minibatch, and values that other programs compute from current parameters.
-
-        Args:
-          feed: the minibatch.
-          draw: the random key for the other programs, as for `CompiledStep`.
-        """
+        """Return the feed of a step: a minibatch, and values that other programs compute from current parameters."""
         return feed if self.chain is None else self.chain(feed, draw)
 
     def converter(
@@ -153,12 +134,6 @@ class ProgramInput:
         """Return a Converter, which converts minibatches to the feeds in the attribute `reads`.
 
         Columns that only other programs read are ignored.
-
-        Args:
-          order: the argument `feed_order`, see `Feeder`; None for the `feed_order` of the TrainingProgram.
-          buckets: the sizes to which sequences are padded.
-          only: the names of the feeds to read; all of `reads` by default.
-          trains: True if the feeds are for training, see `Feeder`.
         """
         order = self.declared.feed_order if order is None else order
         # In a multi-process training, each process reads only its rows of a minibatch; placeholder rows replace the
@@ -191,12 +166,6 @@ def plan_of(
 ) -> ProgramOrder | None:
     """Return the order in which the programs of a Trainer are trained; None for one program.
 
-    Args:
-      programs: the programs in their order.
-      schedule: as for Trainer.
-      epoch_of: as for Trainer.
-      seed: as for Trainer.
-
     Raises:
       ArgumentError: the schedule is invalid or never trains a program, or there is only one program.
       ArgumentTypeError: the schedule has another type.
@@ -219,11 +188,6 @@ def plan_of(
 
 def readers_of(inputs: Sequence[ProgramInput], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
     """Return the reader of each program of a training; None for a program without feeds and reader.
-
-    Args:
-      inputs: the programs.
-      given: the argument `reader` of `Trainer.train`.
-      second: the argument of `Trainer.train` after `reader`, see `check_data`.
 
     Raises:
       ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` consists of arrays.
@@ -271,12 +235,6 @@ def readers_of(inputs: Sequence[ProgramInput], given: ReadersLike, second: Any =
 def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
     """Check the argument `reader` of a method of Trainer, and return the reader.
 
-    Args:
-      method: the name of the method, for the error message.
-      feeds: names of the feeds of the program.
-      reader: the argument `reader`.
-      second: the argument after the reader; an array if the user has written `train(x, y)` by mistake.
-
     Raises:
       ArgumentTypeError: there is no reader, or there are arrays instead of a reader.
     """
@@ -296,12 +254,6 @@ def source_of(
     inputs: Sequence[ProgramInput], readers: Sequence[ReaderLike | None], plan: ProgramOrder | None, first: int
 ) -> Source:
     """Return the source of the minibatches of a call of `train`.
-
-    Args:
-      inputs: the programs.
-      readers: the result of `readers_of`.
-      plan: the order of several programs; None for one program.
-      first: the number of training steps done before the first minibatch.
 
     Raises:
       ArgumentError: an epoch would never end.
@@ -335,12 +287,6 @@ def pipeline_of(
 ) -> InputPipeline:
     """Return the InputPipeline, which reads the minibatches of a call of `train` and converts them to feeds.
 
-    Args:
-      inputs: the programs.
-      source: the result of `source_of`.
-      order: the argument `feed_order` of `train`.
-      buckets: for each program, the sizes to which its sequences are padded.
-
     Raises:
       ArgumentError: `order` is set, and there are several programs.
     """
@@ -354,12 +300,7 @@ def pipeline_of(
 
 
 def warn_of_idle(inputs: Sequence[ProgramInput], source: Source) -> None:
-    """Warn of programs that a call of `train` has not trained in any step, at the end of the call.
-
-    Args:
-      inputs: the programs.
-      source: the source of the minibatches of the call.
-    """
+    """Warn of programs that a call of `train` has not trained in any step, at the end of the call."""
     if not isinstance(source, Turns):
         return
     counts = source.counts
@@ -381,11 +322,6 @@ def program_inputs_of(
 ) -> list[ProgramInput]:
     """Return the ProgramInputs of a Trainer; a program with feeds from other programs has a Chain.
 
-    Args:
-      declared: the TrainingPrograms of the user.
-      programs: the traced Program of each TrainingProgram.
-      session: the session of the Trainer.
-
     Raises:
       UnknownNameError: `feed_from` names an unknown feed, program or value.
       ArgumentError: a value does not match its feed, or programs need each other's values in a cycle.
@@ -403,11 +339,6 @@ def program_input_called(
     program: str | ProgramFunction | None, inputs: Sequence[ProgramInput], method: str
 ) -> ProgramInput:
     """Return the ProgramInput with the given name or program function.
-
-    Args:
-      program: the name or the function of the program; None for the only program.
-      inputs: all inputs of the Trainer.
-      method: the calling method, for error messages.
 
     Raises:
       ArgumentTypeError: `program` is None, and there are several programs.
@@ -432,12 +363,6 @@ def _linked(name: str, inputs: Mapping[str, ProgramInput], session: Session, wai
     """Create the Chain of a program, which computes feeds of the program from values of other programs.
 
     The Chains of those programs are created first. The result is None for a program without `feed_from`.
-
-    Args:
-      name: the name of the program.
-      inputs: all programs, by name.
-      session: the session of the Trainer.
-      waiting: the names of the programs whose chains need this chain, to detect a cycle.
     """
     input = inputs[name]
     if not input.declared.feed_from or input.chain is not None:
@@ -492,11 +417,7 @@ def _sources(input: ProgramInput, inputs: Mapping[str, ProgramInput]) -> dict[st
 
 
 def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program, other: Program) -> None:
-    """Add the feeds `more`, which the program `other` needs, to the feeds `reads` in minibatches of the program `mine`.
-
-    Raises:
-      ArgumentError: both programs declare a feed of one name, with another shape or dtype.
-    """
+    """Add the feeds `more`, which the program `other` needs, to the feeds `reads` in minibatches of the program `mine`."""
     for name, spec in more.items():
         known = reads.setdefault(name, spec)
         if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):

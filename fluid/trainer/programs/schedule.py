@@ -40,19 +40,11 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program to train in the next step.
-
-        Args:
-          step: the number of training steps done.
-          epoch: the index of the epoch within the call of `train`, from 0.
-        """
+        """Return the index of the program to train in the next step."""
 
 
 class Pattern(Schedule):
     """A schedule that repeats a pattern: some steps of the first program, then some of the second, and so on.
-
-    Args:
-      counts: the number of consecutive steps of each program, at least 1.
 
     Example:
       >>> [Pattern([3, 1]).at(step, epoch=0) for step in range(6)]
@@ -85,10 +77,6 @@ class ByEpoch(Schedule):
 class Weighted(Schedule):
     """A schedule that draws the program of each step in proportion to weights, from the seed and the step only.
 
-    Args:
-      weights: the weight of each program, above 0.
-      seed: the seed of the draws.
-
     Example:
       >>> drawn = [Weighted([3, 1], seed=0).at(step, epoch=0) for step in range(10_000)]
       >>> round(sum(drawn) / len(drawn), 2)
@@ -113,12 +101,7 @@ class Weighted(Schedule):
 
 
 class Chosen(Schedule):
-    """A schedule in which a function of the user chooses the program of each step.
-
-    Args:
-      function: a function from the number of steps done to the name or the index of a program.
-      names: the names of the programs.
-    """
+    """A schedule in which a function of the user chooses the program of each step."""
 
     plan = "function"
 
@@ -146,11 +129,6 @@ class Chosen(Schedule):
 def schedule_of(given: ScheduleLike, names: Sequence[str], seed: int) -> Schedule:
     """Return the schedule for the argument `schedule=` of a Trainer.
 
-    Args:
-      given: the argument; None for "alternate".
-      names: the names of the programs, in their order.
-      seed: the seed of draws by weight.
-
     Raises:
       ArgumentError: the argument is invalid, or would never train one of the programs.
       ArgumentTypeError: the argument has another type.
@@ -174,11 +152,7 @@ def schedule_of(given: ScheduleLike, names: Sequence[str], seed: int) -> Schedul
 
 
 def _counts(text: str, names: Sequence[str]) -> list[int]:
-    """Return the numbers of consecutive steps of the programs in a schedule such as "3:1".
-
-    Raises:
-      ArgumentError: the text is no such schedule, has the wrong number of counts, or has a count of 0.
-    """
+    """Return the numbers of consecutive steps of the programs in a schedule such as "3:1"."""
     parts = text.split(":")
     if not all(part.strip().isdecimal() for part in parts):
         raise errors.ArgumentError(f"schedule={text!r}: expected {_forms(names)}")
@@ -233,9 +207,6 @@ class Turns:
     Args:
       sources: the minibatches of each program. Programs that share minibatches have the same object; a program
         without a reader has None.
-      schedule: the schedule that chooses the program of each item.
-      leading: the index of the program whose reader ends a pass; a schedule by epoch uses the program of the epoch.
-      first: the number of training steps done before the first item.
 
     Example:
       >>> from fluid.reader.adapters import minibatches

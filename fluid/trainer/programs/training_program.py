@@ -24,9 +24,6 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
     Automatic names number the layers of each program from 0 on. So the first `fc` layers of two programs share one
     parameter, `fc_0.w_0`, if the shapes agree. If one line of a common function creates the parameter in both
     programs, the sharing is intended, and there is no warning.
-
-    Args:
-      programs: the programs of one Trainer, in their order.
     """
     made: dict[str, tuple[Program, str]] = {}
     found: list[str] = []
@@ -49,7 +46,6 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
 
 
 def _own_line(site: str) -> str:
-    """Return the source line that creates a parameter; `site` is a text with this line and the lines of its callers."""
     return site.partition(CALLED_AT)[0]
 
 
@@ -121,10 +117,6 @@ def declared_programs(
 ) -> list[TrainingProgram]:
     """Return the programs of a Trainer as TrainingPrograms.
 
-    Args:
-      programs: the argument `program_func` of Trainer.
-      optimizer: the optimizer of all programs without an optimizer; each program has a separate optimizer state.
-
     Raises:
       ArgumentTypeError: an entry is not a program.
       ArgumentError: there are no programs.
@@ -143,10 +135,6 @@ def declared_programs(
 
 def discovered(declared: Sequence[TrainingProgram], precision: str | None) -> list[Program]:
     """Trace the program functions of a Trainer, and return one Program for each.
-
-    Args:
-      declared: the result of `declared_programs`.
-      precision: as for `fluid.Program`.
 
     Raises:
       FluidError: tracing a program fails.
@@ -185,9 +173,6 @@ def _refuse_layer(function: Callable[..., Any]) -> None:
     """Raise ArgumentTypeError for a function that needs arguments, such as a layer, in a list of programs.
 
     Users of other libraries may pass a list of layers as one net.
-
-    Raises:
-      ArgumentTypeError: the function needs arguments.
     """
     parameters = inspect.signature(function).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
@@ -207,12 +192,6 @@ def trained_program(
     parameter_list: str | Sequence[str] | None = None,
 ) -> Program:
     """Trace the function of a Trainer with one program, and return the Program.
-
-    Args:
-      function: as for `minimizing`, or None.
-      optimizer: as for `minimizing`; None for a function that calls `minimize` itself.
-      precision: see `fluid.Program`.
-      parameter_list: as for `minimizing`.
 
     Raises:
       ArgumentTypeError: there is no function, or no optimizer and no call of `minimize`.
@@ -251,9 +230,6 @@ def minimizing(
     Args:
       function: returns a value, or a list, tuple or dict of values. Program raises the errors for a function that
         cannot be called, or that returns nothing to minimize.
-      optimizer: a fluid optimizer, an optax transformation, or a function that returns one.
-      parameter_list: names and globs of the parameters to update; all trainable parameters by default.
-      is_default: True if a call of `minimize` by the function replaces the optimizer.
 
     Raises:
       ArgumentTypeError: `optimizer` is none of these.
@@ -289,7 +265,6 @@ def minimizing(
 
 
 def _loss_of(outputs: Any) -> Any:
-    """Return the loss among the outputs of a program function: the first output, or the entry "loss" of a dict."""
     if isinstance(outputs, Mapping):
         return outputs["loss"] if "loss" in outputs else next(iter(outputs.values()), None)
     return outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
@@ -312,12 +287,6 @@ def inference_program(
     infer_func: InferenceFunction | None, programs: Sequence[Program], session: Session, precision: str | None
 ) -> Program | None:
     """Trace `infer_func`, and return the inference program of a Trainer; None if `infer_func` is None.
-
-    Args:
-      infer_func: as for Trainer.
-      programs: the trained programs.
-      session: the session with the parameters of the trained programs.
-      precision: as for Trainer.
 
     Raises:
       ParameterError: the inference program has a parameter or state that the trained programs lack, or have in another

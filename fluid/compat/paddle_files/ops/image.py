@@ -8,7 +8,6 @@ from fluid.compat.paddle_files.op import Op, OpRow, Outputs, Rule, unary
 
 
 def _padding(op: Op, dims: int) -> Any:
-    """Return the padding of a convolution or pooling op: a list of sizes, or the algorithm "SAME" or "VALID"."""
     sizes = op.attr("paddings", [0] * dims)
     algorithm = op.attr("padding_algorithm", "EXPLICIT")
     return sizes if algorithm == "EXPLICIT" else algorithm

@@ -158,7 +158,6 @@ def _eye(op: Op) -> Outputs:
 
 
 def _random(op: Op) -> dict[str, Any]:
-    """Return the arguments `dtype` and `seed` for a layer that draws random numbers, from the attributes of an op."""
     return {"dtype": op.dtype(), "seed": op.attr("seed", 0)}
 
 
