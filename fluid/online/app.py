@@ -251,10 +251,11 @@ class TrainerApp(VerbApp):
         `/train/3` trains for three epochs, and `/events/17` returns the events from number 17 on.
         """
         name, _, number = request.path[1:].partition("/")
-        if name == "train" and number.isdecimal():
-            return "POST", self.verb("train", int(number))
-        if name == "events" and number.isdecimal():
-            return "GET", self._events(int(number))
+        if re.fullmatch("[0-9]{1,18}", number):
+            if name == "train":
+                return "POST", self.verb("train", int(number))
+            if name == "events":
+                return "GET", self._events(int(number))
         return super().route(request)
 
     def _events(self, after: int) -> http.Endpoint:

@@ -522,7 +522,11 @@ class Application(abc.ABC):
           Refusal: 400 if the header is not a number, 413 for too much JSON.
         """
         if header is not None and not (header.isascii() and header.isdigit() and len(header) < 18):
-            raise Refusal(400, f"the header {HEADER_LENGTH} is a number")
+            raise Refusal(
+                400,
+                f"the header {HEADER_LENGTH} is {header[:40]!r}, expected the number of bytes of JSON at the start of "
+                f"the body, which has {len(body)} bytes",
+            )
         length = None if header is None else int(header)
         if (len(body) if length is None else length) > self.settings.max_json:
             raise Refusal(413, f"a request may have {self.settings.max_json} bytes of JSON; send binary tensors")

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import types
 
 import forked
 import numpy as np
@@ -12,8 +13,10 @@ from online.trainer_of_stream import line, make, points
 import fluid
 from fluid import errors
 from fluid.cli.remote import made
+from fluid.online.app import TrainerApp
 from fluid.online.hosted import HostedTrainer
 from fluid.serving import Settings
+from fluid.serving.http import AccessPolicy, HttpRequest, Refusal
 
 DATA = points(8)
 MINIBATCHES = [list(zip(DATA["x"][i : i + 4], DATA["y"][i : i + 4], strict=True)) for i in (0, 4)]
@@ -102,6 +105,20 @@ def test_a_stopped_pause_is_given_up(serve):
     first = [e for e in itertools.islice(remote.events(), 50) if e["event"] == "BeginEpochEvent"]
     assert [event["epoch"] for event in first] == [0]  # the events are from the second training
     remote.stop()
+
+
+@pytest.mark.parametrize("number", ["9" * 19, "9" * 5000, "\u0661", "-1", "1,2", ""])
+def test_paths_take_numbers_of_18_digits(number):
+    app = TrainerApp(types.SimpleNamespace(status=dict, folders={}), Settings(), AccessPolicy())
+
+    def method(path):
+        return app.route(HttpRequest({"method": "GET", "path": path, "headers": []}, None))[0]
+
+    for verb, expected in (("train", "POST"), ("events", "GET")):
+        assert method(f"/{verb}/{'9' * 18}") == expected
+        with pytest.raises(Refusal) as caught:
+            method(f"/{verb}/{number}")
+        assert caught.value.status == 404
 
 
 def broken():

@@ -438,7 +438,7 @@ def test_json_that_takes_long_is_refused_at_once(body, match):
         protocol.read_request(body)
 
 
-@pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [[], []], [], [[[True]], [[False]]], [1, 2.5], [2**63, 1], [2**70]])
+@pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [[], []], [], [[[True]], [[False]]], [1, 2.5], [2**63, 1]])
 def test_lists_in_pieces_convert_as_by_numpy(data, monkeypatch):
     from fluid.serving.protocol import tensors
 

@@ -162,8 +162,12 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
       ProtocolError: the body is not a valid request.
     """
     header, rest = _split(body, header_length)
-    found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs)
-    tensors = _read_tensors(found.inputs, rest)
+    told = "missing" if header_length is None else str(header_length)
+    hint = f". The header {HEADER_LENGTH} is {told}; it counts the bytes of JSON before the binary tensors"
+    if header_length is None and b'"binary_data_size"' not in header:
+        hint = ""
+    found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs, hint)
+    tensors = _read_tensors(found.inputs, rest, hint)
     return InferRequest(tensors, found.outputs, found.id, found.binary, found.seed, found.rows)
 
 
@@ -200,7 +204,7 @@ def write_response(response: InferResponse) -> Turns[tuple[bytes, int | None]]:
     The generator returns the body, and the number of bytes of JSON at its start; None if the whole body is JSON.
 
     Example:
-      >>> finished(write_response(InferResponse("m", "1", [MessageTensor("y", np.ones(2))])))[0][-13:]
+      >>> finished(write_response(InferResponse("m", "1", [MessageTensor("y", np.ones(2))])))[0][-12:]
       b'[1.0,1.0]}]}'
     """
     if response.id is None and response.binary.issuperset(names := [tensor.name for tensor in response.outputs]):
@@ -278,9 +282,15 @@ def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
     return body[:header_length], memoryview(body)[header_length:]
 
 
-def _read_header(header: bytes, most_inputs: int) -> _Header:
-    """Parse the JSON of a request; cache the result if later requests may repeat exactly the same JSON."""
-    found = read_json(header, in_thread=True)
+def _read_header(header: bytes, most_inputs: int, hint: str) -> _Header:
+    """Parse the JSON of a request; cache the result if later requests may repeat exactly the same JSON.
+
+    The text `hint` follows the message of an error in the JSON.
+    """
+    try:
+        found = read_json(header, in_thread=True)
+    except errors.ProtocolError as error:
+        raise errors.ProtocolError(f"{error}{hint}") from None
     parameters = _parameters(found, "the request")
     inputs = _listed(found, "inputs", most_inputs)
     rows = _rows(found.get("rows"))
@@ -341,8 +351,11 @@ def _described(found: Sequence[Any]) -> list[_Described]:
     return list(described.values())
 
 
-def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[MessageTensor]:
-    """Return the tensors of a message; `rest` holds the bytes of all its binary tensors, one after another."""
+def _read_tensors(described: Sequence[_Described], rest: memoryview, hint: str = "") -> list[MessageTensor]:
+    """Return the tensors of a message; `rest` holds the bytes of all its binary tensors, one after another.
+
+    The text `hint` follows the message of a wrong number of bytes.
+    """
     read = []
     for name, datatype, shape, size, data in described:
         if size is None:
@@ -350,12 +363,13 @@ def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Mes
             continue
         if size > len(rest):
             raise errors.ProtocolError(
-                f"tensor {short(name)}: binary_data_size is {size}, and {len(rest)} bytes are left behind the JSON"
+                f"tensor {short(name)}: binary_data_size is {size}, and {len(rest)} bytes are left behind the "
+                f"JSON{hint}"
             )
         read.append(tensors.from_bytes(name, datatype, shape, rest[:size]))
         rest = rest[size:]
     if len(rest):
-        raise errors.ProtocolError(f"{len(rest)} bytes are left behind the last binary tensor")
+        raise errors.ProtocolError(f"{len(rest)} bytes are left behind the last binary tensor{hint}")
     return read
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid.core import numbers_of
 
 # The NumPy dtype for each datatype name of the protocol; all are little-endian, as the protocol requires.
 DTYPES = {
@@ -125,7 +126,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Mess
         raise errors.ProtocolError(f"tensor {short(name)}: expected its data as a list, found {short(data)}")
     # check for strings before the conversion: NumPy would allocate memory for the longest string in each element
     if not _holds_numbers(data):
-        raise errors.ProtocolError(f"tensor {short(name)}: its data is not of the datatype {datatype}")
+        raise _misfit(name, datatype, data)
     if ANY in shape:
         if len(data) != shape[0] and shape[0] != ANY:
             raise errors.ProtocolError(f"tensor {short(name)}: found {len(data)} rows, and the shape {list(shape)}")
@@ -138,12 +139,14 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Mess
             f"[{shape[0] if shape else 1}, -1]"
         ) from None
     if array.size and array.dtype.kind not in _KINDS[_kind(DTYPES[datatype])]:
-        raise errors.ProtocolError(f"tensor {short(name)}: its data is not of the datatype {datatype}")
+        raise _misfit(name, datatype, data)
     if array.ndim != 1 and array.shape != tuple(shape):
         raise errors.ProtocolError(
             f"tensor {short(name)}: found data of shape {list(array.shape)}, and the shape {list(shape)}"
         )
-    return MessageTensor(name, _shaped(name, _within(name, array, datatype), shape))
+    if (converted := _within(array, DTYPES[datatype])) is None:
+        raise _misfit(name, datatype, data)
+    return MessageTensor(name, _shaped(name, converted, shape))
 
 
 def _holds_numbers(data: list[Any], depth: int = 1) -> bool:
@@ -188,7 +191,7 @@ def _array(data: list[Any]) -> np.ndarray:
         for row in data:
             flat += row
         data = flat
-    pieces = [np.asarray(data[i : i + PIECE]) for i in range(0, len(data), PIECE)] or [np.asarray(data)]
+    pieces = [numbers_of(data[i : i + PIECE]) for i in range(0, len(data), PIECE)] or [np.asarray(data)]
     return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(sizes)
 
 
@@ -265,24 +268,48 @@ def _kind(dtype: np.dtype) -> str:
     return "f" if jnp.issubdtype(dtype, jnp.floating) else dtype.kind
 
 
-def _within(name: str, array: np.ndarray, datatype: str) -> np.ndarray:
-    """Convert an array of numbers, read from JSON, to the NumPy dtype for a datatype of the protocol.
+def _limits(dtype: np.dtype) -> tuple[Any, Any]:
+    """Return the smallest and the largest finite number of a dtype, as numbers of Python."""
+    if dtype == np.bool_:
+        return False, True
+    if _kind(dtype) == "f":
+        return float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
-    Raises:
-      ProtocolError: a number is too large for the datatype.
-    """
-    dtype = DTYPES[datatype]
+
+def _within(array: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
+    """Convert an array of numbers, read from JSON, to a dtype; return None if a number is too large."""
     if _kind(dtype) in "iu" and array.size:
-        limits = np.iinfo(dtype)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise errors.ProtocolError(f"tensor {short(name)}: a number is too large for {datatype}")
+        least, most = _limits(dtype)
+        if int(array.min()) < least or int(array.max()) > most:
+            return None
     with np.errstate(over="ignore"):
         found = array.astype(dtype)
-    if _kind(dtype) == "f" and not np.isfinite(found).all():
-        raise errors.ProtocolError(
-            f"tensor {short(name)}: a number is too large for {datatype}; what is not finite is sent as a binary tensor"
-        )
-    return found
+    return found if _kind(dtype) != "f" or np.isfinite(found).all() else None
+
+
+def _misfit(name: str, datatype: str, data: list[Any]) -> errors.ProtocolError:
+    """Return the error for JSON that does not fit a datatype; the error names the first value that does not fit."""
+    kind = _kind(DTYPES[datatype])
+    types = {"b": (bool,), "f": (int, float, bool)}.get(kind, (int,))
+    least, most = _limits(DTYPES[datatype])
+
+    def first(part: list[Any], index: list[int]) -> errors.ProtocolError | None:
+        for i, value in enumerate(part):
+            at, found = [*index, i], None
+            if type(value) is list and len(at) < _MOST_DIMENSIONS:
+                found = first(value, at)
+            elif type(value) not in types:
+                found = errors.ProtocolError(f"{short(value)} at {at} is not of the datatype {datatype}")
+            elif not least <= value <= most:
+                more = "; what is not finite is sent as a binary tensor" if kind == "f" else ""
+                found = errors.ProtocolError(f"{short(value)} at {at} is too large for {datatype}{more}")
+            if found is not None:
+                return found
+        return None
+
+    found = first(data, []) or f"its data is not of the datatype {datatype}"
+    return errors.ProtocolError(f"tensor {short(name)}: {found}")
 
 
 def _shaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:

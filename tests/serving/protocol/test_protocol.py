@@ -87,9 +87,13 @@ GOOD = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}
         ({"shape": [3]}, r"2 numbers, and the shape \[3\]"), ({"shape": [1 << 62, 1 << 62]}, "a list of at most 32"),
         ({"shape": [0, 1 << 30, 1 << 30], "data": []}, "at most 1024 rows"), ({"data": None}, "as a list"),
         ({"data": {"0": 1}}, "as a list"), ({"data": [1, [2]]}, "differ in length"), ({"data": ["1", "2"]}, "not of"),
-        ({"data": [None, 1]}, "not of the"), ({"data": [{}, 1]}, "not of the"), ({"data": [1, 1 << 80]}, "not of the"),
-        ({"datatype": "INT32", "data": [1.5, 2]}, "not of the datatype INT32"),
-        ({"datatype": "INT8", "data": [1, 300]}, "too large for INT8"),
+        ({"data": [None, 1]}, "not of the"), ({"data": [{}, 1]}, "not of the"),
+        ({"data": [1, 1 << 200]}, r"at \[1\] is too large for FP32"),
+        ({"data": [1, 10**400]}, "too large for FP32"),
+        ({"datatype": "INT64", "data": [1, 1 << 63]}, r"at \[1\] is too large"),
+        ({"datatype": "INT32", "data": [2, 1.5]}, r"tensor 'x': 1.5 at \[1\] is not of the datatype INT32"),
+        ({"shape": [2, 1], "data": [[1], ["a"]]}, r"'a' at \[1, 0\] is not of the datatype FP32"),
+        ({"datatype": "INT8", "data": [1, 300]}, r"tensor 'x': 300 at \[1\] is too large for INT8"),
         ({"datatype": "UINT8", "data": [-1, 0]}, "too large for UINT8"), ({"datatype": "BOOL", "data": [1, 0]}, "BOOL"),
         ({"data": [1e300, 1]}, "too large for FP32"), ({"parameters": []}, "are an object"),
         ({"parameters": {"binary_data_size": 8}}, "data or binary_data_size"), ({"shape": [3, -1]}, "2 rows"),
@@ -137,6 +141,14 @@ def test_inconsistent_requests_are_refused(text, match):
         protocol.read_request(text.encode())
 
 
+@pytest.mark.parametrize("whole", [2**64, -(2**63) - 1, 10**30])
+def test_whole_numbers_beyond_64_bits_are_numbers(whole):
+    for datatype in ("FP32", "FP64", "BF16"):
+        tensor = GOOD | {"shape": [20_000], "datatype": datatype, "data": [1] * 19_999 + [whole]}
+        (read,) = protocol.read_request(json.dumps({"inputs": [tensor]}).encode()).inputs
+        assert read.data[0] == 1 and float(read.data[-1]) == pytest.approx(whole, rel=0.01)
+
+
 def test_the_same_tensor_twice_and_too_many():
     with pytest.raises(errors.ProtocolError, match="there twice"):
         protocol.read_request(json.dumps({"inputs": [GOOD, GOOD]}).encode())
@@ -164,6 +176,16 @@ def binary(size, shape, body, datatype="FP32"):
 def test_wrong_binary_lengths_are_refused(message, match):
     with pytest.raises(errors.ProtocolError, match=match):
         protocol.read_request(*message)
+
+
+@pytest.mark.parametrize(("off", "told"), [(None, "is missing"), (-1, r"is \d+; it counts"), (4, r"is \d+; it counts")])
+@pytest.mark.parametrize("body", [b"", b"\xff\xff\xff\xff\xff\xff\xff\xff", b"12345678"])
+def test_the_header_of_the_length_is_named(off, told, body):
+    message, length = binary(8, [2], body)
+    if off and off > 0 and not body:
+        message += b"    "
+    with pytest.raises(errors.ProtocolError, match=f"inference-header-content-length {told}"):
+        protocol.read_request(message, None if off is None else length + off)
 
 
 @pytest.mark.parametrize(
