@@ -33,9 +33,6 @@ _LARGE, _LARGE_AS_JSON = 1 << 20, 200_000
 # The time, in seconds, to wait for a result before an asyncio task begins to check whether the client disconnects. Most
 # results come earlier, so no task is needed for them.
 _UNWATCHED = 0.02
-# The maximum number of attempts to queue a request. An attempt fails if a newer version replaces the model. The next
-# attempt uses the newer version.
-_REPLACEMENTS = 3
 _MODEL_PATH = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
 # The bucket bounds of the histograms: durations from half a millisecond to half a minute, and numbers of rows.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -306,7 +303,7 @@ class App(http.Application):
 
         If a newer version has replaced `version` meanwhile, a new job of the newer version is created and returned.
         """
-        for _ in range(_REPLACEMENTS):
+        while True:
             sizes = version.runner.answer_sizes(job)
             self.count_answer(request, 0 if sizes is None else _size(inference, sizes))
             try:
@@ -317,9 +314,8 @@ class App(http.Application):
             except Closed:
                 newer = find()
                 if newer is version:
-                    break
+                    raise Refusal(503, f"the model {version.model!r} is not served any more") from None
                 version, job = newer, self._job(newer, inference)
-        raise Refusal(503, f"the model {version.model!r} is not served any more")
 
     async def _result(
         self, request: HttpRequest, version: Version, inference: protocol.InferRequest, job: Job

@@ -24,19 +24,23 @@ def test_results_at_the_start_of_watching_are_sent(monkeypatch):
         assert {status for status, _ in threads.map(lambda _: raw(server, request), range(400))} == {200}
 
 
-def test_a_model_replaced_at_every_try_returns_503(monkeypatch):
-    def closed(batcher, job):
-        raise batching.Closed("the model is not served any more")
+def test_a_request_follows_its_model_to_a_newer_version(monkeypatch):
+    submit, closed = batching.Batcher.submit, []
+
+    def submitted(batcher, job):
+        if len(closed) < 5:
+            closed.append(job)
+            raise batching.Closed("the model is not served any more")
+        submit(batcher, job)
 
     models = {"digits": fluid.Inferencer(digits, params=params_of(digits))}
     with fluid.serve(models, port=0, max_batch=1) as server:
         served = server.app.models.find
-        monkeypatch.setattr(batching.Batcher, "submit", closed)
-        monkeypatch.setattr(server.app.models, "find", lambda *names: copy.copy(served(*names)))
+        monkeypatch.setattr(batching.Batcher, "submit", submitted)
         status, answer = ask(server, DIGITS, image_request())
         assert (status, answer["error"]) == (503, "the model 'digits' is not served any more")
-        monkeypatch.undo()
-        assert ask(server, DIGITS, image_request())[0] == 200
+        monkeypatch.setattr(server.app.models, "find", lambda *names: copy.copy(served(*names)))
+        assert ask(server, DIGITS, image_request())[0] == 200 and len(closed) == 5
 
 
 def test_calls_are_accepted_while_python_ends(monkeypatch):
