@@ -214,7 +214,7 @@ class Layer:
         return name
 
     def _check_name(self, suffix: str, name: str) -> None:
-        """Warn if an earlier layer has the same kind and name, because the user may expect that both share parameters."""
+        """Warn if an earlier layer has the same kind and name: the user may expect that both share parameters."""
         declared = self.frame.declared
         first = f"{name.rpartition('_')[0]}_0"
         kind = self._caller.removeprefix("layers.")

@@ -423,6 +423,7 @@ def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]
 
 
 def _binary(metric: MetricBase, preds: Any) -> np.ndarray:
+    """Return a bool array `[batch]`, True for probabilities of at least 0.5, which predict class 1."""
     return _probabilities(metric, preds, "probabilities of class 1, [batch] or [batch, 1]") >= 0.5
 
 

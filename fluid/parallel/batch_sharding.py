@@ -13,7 +13,7 @@ from fluid.place import own
 
 
 class BatchSharding:
-    """The shardings of feeds (inputs) on a mesh: arrays with a batch dimension are divided by rows, others replicated."""
+    """The shardings of feeds on a mesh: arrays with a batch dimension are divided by rows, others replicated."""
 
     def __init__(self, mesh: jax.sharding.Mesh):
         self._mesh = mesh

@@ -116,7 +116,7 @@ class _Plan(NamedTuple):
 
 
 class InParts:
-    """A step that runs in parts, each compiled for one device; values move to the devices of the parts that need them."""
+    """A step that runs in parts, each compiled for one device; values move to the parts that need them."""
 
     def __init__(self, function: Callable[..., Any], layout: OnDevices, updates: bool):
         self._function = function

@@ -167,7 +167,7 @@ class OnMesh:
         return lambda arrays, feeds, *rest: jitted(arrays, self.take(feeds), *rest)
 
     def _on_mesh(self, step: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Wrap a pure step so that it divides the rows of feeds among devices, and its layers can read the mesh axes."""
+        """Wrap a pure step: it divides the rows of feeds among devices, and its layers can read the mesh axes."""
 
         def call(*arguments: Any) -> Any:
             feeds, *rest = arguments[position:]

@@ -178,6 +178,7 @@ def check_single_steps(
 
 
 def _holds_sequences(spec: FeedSpec, shape: tuple[int, ...]) -> bool:
+    """Return whether `shape` is a padded shape `[batch, time, ...]` of sequences that the feed `spec` accepts."""
     whole = (*(None,) * (1 + spec.lod_level), *spec.shape[1:])
     padded = (*shape, 1) if len(shape) == 1 + spec.lod_level and spec.shape[1:] == (1,) else shape
     return len(shape) > spec.lod_level and fit(padded, whole) is not None

@@ -204,6 +204,7 @@ def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | No
 
 
 def _of_one(array: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of a stacked array `[members, ...]` without the leading axis of members."""
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 

@@ -243,6 +243,7 @@ def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[
 
 
 def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: ParamSetting) -> Any:
+    """Create a weight and a bias, and project `x`, `[batch, time, width]`, to `[batch, time, size]`."""
     product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias

@@ -192,5 +192,6 @@ def _handed_on(ring: Ring, arrays: Any) -> Any:
 
 
 def _even(array: Any, count: int) -> Any:
+    """Pad an array `[batch, time, ...]` with zeros at the end of `time`, to a multiple of `count` steps."""
     more = -array.shape[1] % count
     return jnp.pad(array, [(0, 0), (0, more), *[(0, 0)] * (array.ndim - 2)]) if more else array

@@ -397,6 +397,7 @@ def _on_stage(
 
 
 def _last(array: Any) -> Any:
+    """Return the slice of a pipeline's last stage from an array `[stages, ...]`, replicated on all devices."""
     # Compute `array[-1]` as a masked sum, because for the slice XLA would send the array twice between devices. XLA
     # computes the sum across the devices of the stages. The gradient of the sum needs no communication.
     size = array.shape[0]

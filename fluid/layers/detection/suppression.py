@@ -252,6 +252,7 @@ class _Nms(NamedTuple):
     threshold: jax.Array
 
     def able(self) -> jax.Array:
+        """Return a mask of the boxes that later iterations of the suppression can still select, bool `[..., n]`."""
         return self.waiting & (self.overlap <= self.threshold[..., None])
 
 

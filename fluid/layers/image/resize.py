@@ -379,6 +379,7 @@ def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) ->
 
 
 def _nearest(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the index of the old pixel that each new pixel copies, and the weights 1, as arrays `[size, 1]`."""
     places = _places(pixels, size, corners, 1)
     return np.floor(places + 0.5 if corners else places).astype(int)[:, None], np.ones((size, 1))
 

@@ -140,8 +140,10 @@ _states.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _at(steps: jax.Array, number: Any) -> jax.Array:
+    """Return step `number`, `[batch, ...]`, of an array of all steps, `[batch, time, ...]`."""
     return jax.lax.dynamic_index_in_dim(steps, number, axis=1, keepdims=False)
 
 
 def _put(steps: jax.Array, step: jax.Array, number: Any) -> jax.Array:
+    """Return the array of all steps, `[batch, time, ...]`, with step `number` replaced by `step`."""
     return jax.lax.dynamic_update_index_in_dim(steps, step, number, axis=1)

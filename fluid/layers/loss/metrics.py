@@ -314,7 +314,7 @@ def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float =
 
 
 def share(this: Layer, hits: Any, of: Any) -> Any:
-    """Return `sum(hits) / sum(of)` as a layer's result; `trainer.test` averages it over batches, weighted by `sum(of)`."""
+    """Return `sum(hits) / sum(of)` as a result; `trainer.test` averages it over batches, weighted by `sum(of)`."""
     count = jnp.sum(of)
     result = this.output(jnp.sum(hits) / jnp.maximum(count, 1).astype(jnp.float32))
     this.frame.note(result, weight=count)

@@ -285,6 +285,7 @@ def _odds(this: Layer, sampler: str, custom: Any, classes: int) -> Any:
 
 
 def _log_uniform(classes: int) -> np.ndarray:
+    """Return the log-uniform probabilities `[classes]`: `log((k + 2) / (k + 1)) / log(classes + 1)` for class `k`."""
     k = np.arange(classes)
     return np.log1p(1 / (k + 1)) / np.log(classes + 1)
 

@@ -290,6 +290,7 @@ def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = No
 
 
 def _affine(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """Compute `x @ weight + bias`, from `[..., in]` to `[..., out]`."""
     product = times_matrix(x, weight)
     return product if bias is None else product + bias
 

@@ -416,6 +416,7 @@ class _Direction(NamedTuple):
     bias: jax.Array
 
     def run(self, x: jax.Array, start: LSTMState, reverse: bool) -> tuple[jax.Array, LSTMState]:
+        """Run an LSTM over inputs `[time, batch, in]`; return the hidden states of all steps, and the last state."""
         cell = LSTM(LSTMUnit("ifgo"), self.from_hidden)
         return unroll(cell, times_matrix(x, self.from_input) + self.bias, start, reverse=reverse)
 

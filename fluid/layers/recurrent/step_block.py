@@ -207,7 +207,7 @@ class StepBlock(abc.ABC):
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """Return the error for a value that the user computes inside the block of a step, but must compute before it."""
+        """Return the error for a value that is computed inside the block of a step, but must be computed before it."""
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(

@@ -382,6 +382,7 @@ class _Search:
         )
 
     def _reordered(self, leaf: jax.Array, parents: jax.Array) -> jax.Array:
+        """Return a state array `[batch * beam, ...]` in which each hypothesis has the state of its parent."""
         return of_parents(leaf.reshape(self.batch, self.beam, *leaf.shape[1:]), parents).reshape(leaf.shape)
 
     def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
@@ -397,6 +398,7 @@ class _Search:
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.penalty
 
     def _lengths(self, length: jax.Array | int) -> jax.Array:
+        """Return an int32 array `[batch, beam]` filled with `length`."""
         return jnp.full([self.batch, self.beam], length, jnp.int32)
 
 

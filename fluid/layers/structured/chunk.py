@@ -157,6 +157,7 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
 
 
 def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
+    """Return a bool array `[batch, time]`, True for each integer of `values` that occurs in the tuple `some`."""
     return jnp.isin(values, jnp.asarray(some, values.dtype))
 
 
@@ -222,6 +223,7 @@ def edit_distance(
 
 
 def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.SequenceBatch:
+    """Remove the integers in `ignored` from sequences `[batch, time]`."""
     if not ignored:
         return batch
     return packed(batch, batch.mask & ~jnp.isin(batch.data, jnp.asarray(ignored, batch.dtype)))

@@ -162,6 +162,7 @@ def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any
 
 
 def _transitions(this: Layer, attr: ParamSetting, batch: core.SequenceBatch) -> jax.Array:
+    """Return the CRF's transition scores, a parameter `[tags + 2, tags]`."""
     tags = batch.shape[2]
     return this.weight(attr, [tags + _FROM, tags], batch.dtype)
 

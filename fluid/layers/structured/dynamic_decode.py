@@ -453,6 +453,7 @@ class BeamSearchDecoder(Decoder):
         )
 
     def _inputs(self, ids: jax.Array) -> Any:
+        """Convert ids `[batch, beam]` to the inputs of the cell, by `embedding_fn` if given."""
         return ids if self.embedding_fn is None else self.embedding_fn(ids)
 
     def _scores(self, outputs: Any, states: BeamState) -> jax.Array:
@@ -505,4 +506,5 @@ class BeamSearchDecoder(Decoder):
         return jax.tree.map(lambda v: v.reshape(-1, self.beam_size, *v.shape[1:]) if v.ndim else v, arrays)
 
     def _merge(self, tree: Any) -> Any:
+        """Reshape arrays `[batch, beam, ...]` to `[batch * beam, ...]`; scalars stay unchanged."""
         return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]) if v.ndim else v, tree)

@@ -171,7 +171,7 @@ class StateCell:
 
 
 class _Decoder:
-    """The base class of TrainingDecoder and BeamSearchDecoder, which run a StateCell, the recurrent cell of a decoder."""
+    """The base class of TrainingDecoder and BeamSearchDecoder, which run a StateCell, the cell of a decoder."""
 
     def __init__(self, state_cell: StateCell):
         self._cell = state_cell

@@ -264,6 +264,7 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
+    """Compute the learning rate, `[1]`, of the current training step from a schedule and a step counter."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 
@@ -273,6 +274,7 @@ def _constant_rate(value: Any) -> Callable[[Any], Any]:
 
 
 def _decay_step_counter(begin: int = 0) -> Any:
+    """Return the step counter of learning rate schedules, float32 `[1]`; it counts training runs from `begin` on."""
     return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
 
 

@@ -57,6 +57,7 @@ def data(
 
 
 def _are_ids(sizes: Sequence[int | None], dtype: str) -> bool:
+    """Return whether a shape and a dtype describe an array of integer ids: `[-1, length, 1]`."""
     return "int" in dtype and len(sizes) == 3 and (sizes[1] or 0) > 1 and sizes[2] == 1
 
 

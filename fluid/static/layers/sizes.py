@@ -26,7 +26,7 @@ Known = tuple[np.ndarray, np.ndarray]
 
 
 def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
-    """Return the values of a variable at two trial batch sizes; None if they depend on more than shapes and constants."""
+    """Return the values of a variable at two trial batch sizes; None if they depend on more than shapes."""
     place = next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
     if place is None:
         return None

@@ -660,6 +660,7 @@ def _note_fed_steps(call: Call) -> None:
 
 
 def _has_unknown_inner_size(call: Call) -> bool:
+    """Return whether a call reads an array whose batch size is fixed and another size unknown, such as `[4, -1, 1]`."""
     shapes = [v.shape for v in call.variables() if v.structs and not v.lod_level]
     return any(-1 in shape[1:] and shape[0] != -1 for shape in shapes)
 

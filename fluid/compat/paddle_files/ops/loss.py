@@ -47,6 +47,7 @@ def _accuracy(op: Op) -> Outputs:
 
 
 def _same(best: Any, label: Any) -> Any:
+    """Compare the best classes, `[batch, k]`, with the correct class, `[batch, 1]`; return booleans `[batch, k]`."""
     return layers.equal(best, layers.expand(layers.cast(label, best.dtype), [1, best.shape[-1]]))
 
 
