@@ -524,8 +524,8 @@ class Application(abc.ABC):
         if header is not None and not (header.isascii() and header.isdigit() and len(header) < 18):
             raise Refusal(
                 400,
-                f"the header {HEADER_LENGTH} is {header[:40]!r}, expected the number of bytes of JSON at the start of "
-                f"the body, which has {len(body)} bytes",
+                f"the header {HEADER_LENGTH} is {header[:40]!r}, expected a number: how many of the {len(body)} bytes "
+                f"of the body are JSON, from its start",
             )
         length = None if header is None else int(header)
         if (len(body) if length is None else length) > self.settings.max_json:
