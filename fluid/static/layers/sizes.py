@@ -59,7 +59,7 @@ def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], 
 def _with_sizes(
     layer: Callable[..., Any], argument: str, record: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Wrap a layer: replace variables that the user passes as sizes by numbers, if the numbers are known before a run."""
+    """Wrap a layer: replace variables that are passed as sizes by numbers, if the numbers are known before a run."""
     record = record or recorded(layer)
     names = list(inspect.signature(layer).parameters)
 

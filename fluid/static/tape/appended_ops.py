@@ -79,7 +79,7 @@ class _Appended:
 
 
 class _Values:
-    """The input variables of an appended op (operator); implements the protocol `Values` of `compat.paddle_files.op`."""
+    """The input variables of an appended op; implements the protocol `Values` of `compat.paddle_files.op`."""
 
     def __init__(self, variables: Mapping[str, Variable], found: Mapping[str, Any]):
         self._variables = variables

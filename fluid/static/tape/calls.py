@@ -411,7 +411,7 @@ class Later:
         self._run = jax.jit(self._traced)
 
     def __call__(self, arrays: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the layer calls that depend on updated parameters; return the new values of assigned variables, by name."""
+        """Run the layer calls that depend on updated parameters; return the new values of assigned variables."""
         read = {name: found[name] for name in self._values}
         assigned: dict[str, Any] = self._run({name: arrays[name] for name in self._parameters}, read)
         return assigned

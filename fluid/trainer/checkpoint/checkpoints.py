@@ -240,7 +240,7 @@ class Checkpoints(NoCheckpoints):
         return progress
 
     def bring_back(self, step: int | str | None, own_loop: bool = False) -> dict[str, Any] | None:
-        """Restore the arrays of the session from a checkpoint, but not the training position; errors as for `restore`."""
+        """Restore the arrays of the session from a checkpoint, not the training position; errors as for `restore`."""
         with contextlib.ExitStack() as held:
             if self._group.is_first:
                 held.enter_context(self.folder.locked())
@@ -539,7 +539,7 @@ def _versions() -> dict[str, str]:
 
 
 def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:
-    """Raise CheckpointError if a Trainer reads a checkpoint of a custom loop, or a custom loop reads one of a Trainer."""
+    """Raise CheckpointError if a Trainer reads a checkpoint of a custom loop, or a loop reads one of a Trainer."""
     if position is None:
         raise errors.CheckpointError(f"{here} holds no position of a training; expected one that fluid has written")
     if ("states" in position) != own_loop:

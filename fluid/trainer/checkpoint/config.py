@@ -250,7 +250,7 @@ class FollowsBest(Handler):
 
 
 class BestMeasured(FollowsBest):
-    """A handler that requests a checkpoint whenever the value named by `CheckpointConfig.keep_best` is the best so far."""
+    """A handler that requests a checkpoint when the value named by `CheckpointConfig.keep_best` is the best so far."""
 
     def __init__(self, score: Score, is_best: Callable[[float], bool]):
         super().__init__(score)

@@ -35,7 +35,7 @@ def scalar_outputs(program: Program) -> dict[str, int]:
 
 
 def warn_of_guess(program: Program, name: str, rule: Reduction) -> None:
-    """Warn, once for a program, if `rule` is a guess how a test or a history combines the values of some minibatches."""
+    """Warn, once for a program, if `rule` is a guess how a test or a history combines the values of minibatches."""
     for part in rule.parts:
         warn_of_guess(program, name, part)
     if rule.doubt is not None:

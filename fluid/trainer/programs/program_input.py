@@ -417,7 +417,7 @@ def _sources(input: ProgramInput, inputs: Mapping[str, ProgramInput]) -> dict[st
 
 
 def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program, other: Program) -> None:
-    """Add the feeds `more`, which the program `other` needs, to the feeds `reads` in minibatches of the program `mine`."""
+    """Add the feeds `more`, which `other` needs, to the feeds `reads` in minibatches of the program `mine`."""
     for name, spec in more.items():
         known = reads.setdefault(name, spec)
         if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
