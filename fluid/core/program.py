@@ -85,7 +85,7 @@ class Minimize(NamedTuple):
 
 
 class EquationValue(NamedTuple):
-    """The name, shape and dtype of the result of an operator such as `+`, or of a named value inside a loop."""
+    """The name, shape and dtype of a named value inside a loop or branch."""
 
     name: str
     array: Array
@@ -398,7 +398,7 @@ class Program(KnownAttributes):
 
     @functools.cached_property
     def equation_values(self) -> dict[str, EquationValue]:
-        """The results of operators and the values inside loops and branches, by name: their shapes and dtypes.
+        """The named values inside loops and branches: their shapes and dtypes.
 
         The name of a layer in a loop is an alias of the last result of the layer. The first read of this property
         traces the program function again.
@@ -413,7 +413,7 @@ class Program(KnownAttributes):
         return {name.rpartition(".tmp_")[0]: value for name, value in found.items() if ".tmp_" in name} | found
 
     def _equation_shapes(self, batch: int) -> dict[str, Array]:
-        """Trace the program in train mode, and return shape and dtype of the results of operators, by name.
+        """Trace the program in train mode, and return shape and dtype of the values in loops and branches.
 
         Args:
           batch: the dummy batch size of the trace.
@@ -423,7 +423,7 @@ class Program(KnownAttributes):
             def apply(_: Any) -> Applied:
                 return self.apply(arrays, feeds, key=jax.random.key(0), mode=TRAIN, labelling=True)
 
-            return with_equation_values(apply, (), self.values)[1]
+            return with_equation_values(apply, ())[1]
 
         with explained_prints(batch, again=True):
             shapes = jax.eval_shape(values, self._empty_arrays(), self.stand_ins(batch))

@@ -49,7 +49,7 @@ class InferenceFunction:
         given, self._replaced = split_names(program, program.feeds if feed is None else feed)
         if inner := next((n for n in self._replaced if is_inner(program, n)), None):
             raise errors.ArgumentError(
-                f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
+                f"feed={inner!r}: found a value inside a loop or branch, expected a feed or "
                 f'a value with a name of its own: fluid.layers.identity(x, name="h")'
             )
         # This Step declares no feeds, so that the program may stop as soon as the requested values are computed. A

@@ -42,10 +42,9 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
     Args:
       program: the program.
       fetch: one name or several. A name is a key of the program's dict of outputs, a named value, a layer (its last
-        result), a feed, a parameter, a state, a result of an operator, or a value inside a loop or branch. A glob such
-        as "fc_*.w_0" stands for all matching names; results of operators and values inside loops or branches count only
-        if no other name matches.
-        "NAME@GRAD" requests the gradient of a value.
+        result), a feed, a parameter, a state, or a value inside a loop or branch. A glob such as "fc_*.w_0" stands for
+        all matching names; values inside loops or branches count only if no other name matches. "NAME@GRAD" requests
+        the gradient of a value.
       mode: "train" or "test"; only a training step has the values of `step_names`.
 
     Returns:
@@ -81,17 +80,14 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
         else:
             known |= dict.fromkeys(program.equation_values)
             hint = errors.nearest(base, known)
-            if _is_line(base):
-                hint = 'A line is no name; name its value: fluid.layers.identity(x, name="h"), and fetch=["h"].'
+            if _is_line(base) or base.startswith("elementwise_"):
+                hint += ' Name the value of a line or an operator: fluid.layers.identity(x, name="h"), and fetch=["h"].'
             raise errors.UnknownNameError(f"the program {program.name} has no value {base!r}. {hint}{_absent(program)}")
     return tuple(found)
 
 
 def is_inner(program: Program, name: str) -> bool:
-    """Return True if a value has no declared name, and exists only in the equations of the program's jaxpr.
-
-    Examples are results of operators, and values inside loops and branches; see `Program.equation_values`.
-    """
+    """Return True if a name belongs to a value inside a loop or branch, see `Program.equation_values`."""
     if name.endswith(GRAD) or name in step_names(program):
         return False
     declared = (program.output_names or (), program.feeds, program.parameters, program.states)

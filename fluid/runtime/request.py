@@ -80,8 +80,7 @@ class RequestedValues:
 
     Attributes:
       gradients: names of the values whose gradient is requested; aliases are replaced by the recorded names.
-      inner: names of the requested values that exist only in the equations of the jaxpr, see `Program.equation_values`.
-      reads_equations: True if a value that exists only in the equations is requested or replaced.
+      inner: names of the requested values inside loops and branches, see `Program.equation_values`.
       of_rules: the requested values of update rules, each as a pair: its kind, such as "grad_norm", and the index of
         its `minimize` call.
     """
@@ -94,7 +93,6 @@ class RequestedValues:
         self._request = request
         self._outputs = program.output_names or ()
         self.inner = [self.recorded(name) for name in names if is_inner(program, name)]
-        self.reads_equations = bool(self.inner) or any(is_inner(program, name) for name in request.overrides)
         self.gradients = [self.recorded(name.removesuffix(GRAD)) for name in names if name.endswith(GRAD)]
         self.of_rules = frozenset(of_rules[name] for name in names if name in of_rules)
 
@@ -108,10 +106,7 @@ class RequestedValues:
         return self._program.aliases.get(name, self.inside(name))
 
     def inside(self, name: str) -> str:
-        """Return the recorded name of a value that only the JAX equations of the program have; else return `name`.
-
-        Such values are results of operators, and values inside loops and branches.
-        """
+        """Return the recorded name of a value inside a loop or branch; else return `name`."""
         return self._program.equation_values[name].name if is_inner(self._program, name) else name
 
     def last_needed(self) -> frozenset[str] | None:
@@ -185,26 +180,19 @@ class RequestedValues:
         return gradient if is_array else values[name].with_data(gradient.data)
 
 
-def with_inner(
-    apply: Callable[[Any], Applied],
-    variables: Any,
-    program: Program,
-    names: Sequence[str],
-    overrides: Mapping[str, Any],
-) -> Applied:
-    """Run a program, and add to its named values some values that exist only in the equations of its jaxpr.
+def with_inner(apply: Callable[[Any], Applied], variables: Any, program: Program, names: Sequence[str]) -> Applied:
+    """Run a program, and add to its named values some values inside loops and branches.
 
     Args:
       apply: a pure function that runs the program, and labels the values inside loops and branches.
       variables: the argument of `apply`.
       program: the program.
       names: names in `Program.equation_values`.
-      overrides: new values by recorded name. This function replaces results of operators; `apply` replaces the others.
 
     Raises:
       UnknownNameError: the program does not compute a value in the mode of this run.
     """
-    applied, values = with_equation_values(apply, variables, program.values, names, overrides)
+    applied, values = with_equation_values(apply, variables, names)
     if absent := [name for name in names if name not in values]:
         raise errors.UnknownNameError(
             f"{absent[0]!r} is a value of the program {program.name} in train mode, and a run in test mode does not "

@@ -237,8 +237,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     ) -> Results:
         """Run a program once.
 
-        Results of operators have the names of Fluid's layers: `a * b` is `elementwise_mul_0.tmp_0`, if no layer has
-        this name. Values inside loops and branches have the names of their layers. When fetched, a value in a loop has
+        Values inside loops and branches have the names of their layers. When fetched, a value in a loop has
         a leading dimension of iterations. A value in a branch that is not taken is NaN, or 0 if it is an integer. An
         array in `feed` for a value in a loop replaces the value in every iteration.
 

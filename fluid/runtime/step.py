@@ -203,15 +203,15 @@ class Step:
                 perturbations=variables.perturbations,
                 row_perturbations=variables.row_perturbations,
                 parts=self._request.parts,
-                labelling=requested.reads_equations,
+                labelling=bool(requested.inner),
                 frozen=self._frozen,
                 gather=gather,
                 until=requested.last_needed(),
             )
 
-        if not requested.reads_equations:
+        if not requested.inner:
             return apply(variables)
-        return with_inner(apply, variables, self.program, requested.inner, overrides)
+        return with_inner(apply, variables, self.program, requested.inner)
 
     def gradients(
         self, arrays: Mapping[str, Any], slots: Sequence[Any], feeds: Any, overrides: Any, key: Any

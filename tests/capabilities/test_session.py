@@ -128,12 +128,12 @@ def test_row_30_results_of_operators_and_loops_are_edges():
     def product():
         a = layers.fill_constant([], "float32", 1.0, name="a")
         b = layers.fill_constant([], "float32", 2.0, name="b")
-        return a * b + 1.0
+        return layers.identity(a * b, name="product") + 1.0
 
     session = fluid.Session(product)
-    assert float(session.run(fetch="elementwise_mul_0.tmp_0")[0]) == 2.0
-    assert float(session.run(feed={"elementwise_mul_0.tmp_0": 5.0})[0]) == 6.0
-    assert float(session.run(feed={"a": 3.0}, fetch="elementwise_mul_0.tmp_0")[0]) == 6.0
+    assert float(session.run(fetch="product")[0]) == 2.0
+    assert float(session.run(feed={"product": 5.0})[0]) == 6.0
+    assert float(session.run(feed={"a": 3.0}, fetch="product")[0]) == 6.0
 
     def loop():
         start = layers.data("x", shape=[2])

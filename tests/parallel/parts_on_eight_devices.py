@@ -24,7 +24,8 @@ def net(decoder=None, table=None):
         hidden = layers.batch_norm(layers.fc(layers.concat([x, rows], axis=1), 16, act="relu", name="encoder"))
         with fluid.device_guard(decoder):
             hidden = layers.dropout(layers.fc(hidden, 8, act="tanh", name="decoder"), 0.3)
-            hidden = layers.scan(lambda h, _: (layers.fc(h, 8, name="loop"), None), hidden, length=3)[0] * 0.5
+            hidden = layers.scan(lambda h, _: (layers.fc(h, 8, name="loop"), None), hidden, length=3)[0]
+            hidden = layers.identity(hidden * 0.5, name="half")
         out = layers.fc(hidden, 1, name="out")
         return {"loss": layers.mean(layers.square_error_cost(out, y)), "out": out}
 
@@ -63,7 +64,7 @@ def test_losses_and_arrays_match_a_single_device(one_device):
 def test_each_part_is_computed_on_its_device():
     _, trainer = trained(net("cpu:3", "cpu:5"), steps=1)
     session = trainer.session
-    names = ["embedding_0", "encoder", "decoder", "elementwise_mul_0", "out", "loss"]
+    names = ["embedding_0", "encoder", "decoder", "half", "out", "loss"]
     found = session.run(feed=FEED, fetch=names, mode="test")
     assert [where(value) for value in found] == [[5], [0], [3], [3], [0], [0]]
 

@@ -64,7 +64,7 @@ def test_globs_fetch_every_matching_name(session):
 
 
 def test_a_line_of_the_program_is_no_name(session):
-    with pytest.raises(errors.UnknownNameError, match=r"no value 'net.py:12'. A line is no name.*layers.identity"):
+    with pytest.raises(errors.UnknownNameError, match=r"no value 'net.py:12'.*layers.identity"):
         session.run(program, FEED, "net.py:12")
 
 

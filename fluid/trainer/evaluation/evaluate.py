@@ -234,7 +234,7 @@ def returning(program: Program, names: Sequence[str]) -> Program:
     """
     for name in names:
         if name.endswith(GRAD) or is_inner(program, name):
-            kind = "gradient" if name.endswith(GRAD) else "value of an operator or a loop"
+            kind = "gradient" if name.endswith(GRAD) else "value of a loop or branch"
             raise errors.UnknownNameError(
                 f"test(fetch={name!r}): found a {kind}, expected values with "
                 f"a name, of which it is known how those of several minibatches become one; for each minibatch by "
