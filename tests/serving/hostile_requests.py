@@ -16,6 +16,8 @@ from typing import NamedTuple
 MEGABYTE = 1 << 20
 # The maximum bytes of a JSON body, and of any body of a request, for servers of models and of an OnlineTrainer.
 JSON_LIMIT, BODY_LIMIT = 16 * MEGABYTE, 64 * MEGABYTE
+# The maximum bytes of a head, of the trailers, and of the frame of a chunk; the maximum headers with the trailers.
+HEAD_LIMIT, HEADERS_LIMIT = 32 << 10, 100
 
 
 class Message(NamedTuple):
@@ -24,16 +26,19 @@ class Message(NamedTuple):
     Attributes:
       kind: the name of the fault, which failure messages contain.
       data: the bytes of one request, of several requests, or of a part of a request.
-      manner: the behaviour of the client: "answered" reads one answer; "shut" closes the sending side and reads all
-        answers; "gone" disconnects without reading; "slow" sends small pieces while other clients are served; "deaf"
-        sends all bytes and reads nothing until the end of the test.
+      manner: the behaviour of the client: "answered" reads one answer; "read" reads all answers; "shut" closes the
+        sending side before it reads all answers; "gone" disconnects without reading; "slow" sends small pieces while
+        other clients are served; "deaf" sends all bytes and reads nothing until the end of the test; "sipping" sends
+        all bytes and reads a few bytes now and then.
       expected: the statuses that an answer may have; None allows every status below 500, and 503 and 504.
+      answers: the number of answers to a message with the manner "read"; None allows every number.
     """
 
     kind: str
     data: bytes
     manner: str = "shut"
     expected: frozenset[int] | None = None
+    answers: int | None = None
 
 
 class Raw(str):
@@ -163,6 +168,17 @@ def chunked(rng, body):
     return b"".join(pieces) + end
 
 
+def floods(size):
+    """Return, by name, about `size` bytes that cost the server much work for each byte."""
+    headers = b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 99 + b"\r\n"
+    return {
+        "requests": b"GET / HTTP/1.1\r\n\r\n" * (size // 18),
+        "headers": headers * (size // len(headers)),
+        "chunks": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * (size // 6),
+        "one header": b"GET / HTTP/1.1\r\nX: " + b"y" * size,
+    }
+
+
 _DATA = b'{"inputs": [{"name": "x", "shape": [-1, 1], "datatype": "FP32", "data": [', b"]}]}"
 FILLINGS = {
     "lists": (_DATA[0], b"[],", _DATA[1]), "lists of one": (_DATA[0], b"[1],", _DATA[1]),
@@ -191,6 +207,7 @@ class Grammar:
     """
 
     paths: tuple[str, ...] = ()
+    gets: tuple[str, ...] = ()
     body_path = ""
 
     def __init__(self, rng, token=None):
@@ -213,7 +230,17 @@ class Grammar:
     def message(self):
         """Draw the next message, which is hostile in most cases."""
         kinds = (self.good, self.values, self.values, self.lies, self.garbled, self.heads, self.heads, self.pieces)
-        kinds += (self.pipelined, self.half, self.slow, self.deaf, self.strangers, self.elsewhere)
+        kinds += (
+            self.composed,
+            self.composed,
+            self.composed,
+            self.pipelined,
+            self.half,
+            self.slow,
+            self.deaf,
+            self.strangers,
+            self.elsewhere,
+        )
         if self.rng.randrange(200) == 0:
             attacks = self.attacks(self.rng.randrange(MEGABYTE, JSON_LIMIT))
             name = self.rng.choice(sorted(attacks))
@@ -301,6 +328,78 @@ class Grammar:
             count = 2
         last = rng.choice((b"", b"GET /", b"\0"))
         return Message("pipelined", one * count + last, rng.choice(("shut", "gone", "deaf")))
+
+    def composed(self):
+        """Return a message of one or more requests, whose heads, chunks, extensions and trailers have drawn sizes.
+
+        The server answers the requests one after the other, until one exceeds a limit.
+        """
+        rng = self.rng
+        wanted = self.size(40)
+        data, answers = [], 0
+        while answers == len(data) < wanted:
+            one, allowed = self.request([("Connection", "close")] if len(data) == wanted - 1 else [])
+            data.append(one)
+            answers += allowed
+        refused = answers < len(data)
+        manner = rng.choice(("read", "read", "read", "shut", "gone", "slow", "deaf", "sipping"))
+        if manner != "read":
+            return Message("composed", b"".join(data), manner)
+        statuses = self.fine | ({431} if refused else set())
+        # A refused client may lose the answers, because the server closes the connection while the client still sends.
+        return Message("composed", b"".join(data), "read", None if refused else statuses, None if refused else answers)
+
+    def request(self, extra=()):
+        """Draw a request with headers, chunks, extensions and trailers; return it, and False if it exceeds a limit."""
+        rng = self.rng
+        if rng.randrange(3):
+            path, more, value, rest = self.valid()
+            extra = [*extra, *more]
+            text = value if isinstance(value, bytes) else written(value).encode()
+            if rest is not None:
+                extra = [*extra, ("Inference-Header-Content-Length", len(text))]
+            method, body = "POST", text + (rest or b"")
+        else:
+            method, path, body = "GET", rng.choice(self.gets), b""
+        headers, trailers = self.headers([*extra, *self.fields()]), []
+        frame, ending = 0, body
+        if body and rng.randrange(2):
+            headers.append(("Transfer-Encoding", "chunked"))
+            trailers = self.fields() if rng.randrange(2) else []
+            ending, frame = self.in_chunks(body)
+            ending += b"0\r\n" + head("", "", trailers).partition(b"\r\n")[2]
+        elif body or rng.randrange(2):
+            headers.append(("Content-Length", len(body)))
+        rng.shuffle(headers)
+        start = head(method, path, headers)
+        longest = max(len(start), frame, sum(len(name) + len(value) + 4 for name, value in trailers) + 7)
+        return start + ending, longest <= HEAD_LIMIT and len(headers) + len(trailers) <= HEADERS_LIMIT
+
+    def size(self, most):
+        """Draw a size from 1 to `most`; small and large sizes are equally likely."""
+        return round(most ** self.rng.random())
+
+    def fields(self):
+        """Draw headers, which may exceed the limits; their names may occur twice, and may be the names of others."""
+        rng = self.rng
+        count = self.size(rng.choice((1, 8, 8, 8, HEADERS_LIMIT, 10 * HEADERS_LIMIT))) - 1
+        length = self.size(rng.choice((100, 1000, 1000, 2 * HEAD_LIMIT))) // max(count, 1)
+        names = ("X", "y", "Accept", "authorization-", "Cookie", "x" * self.size(200))
+        return [(rng.choice(names), "v" * rng.randint(0, length)) for _ in range(count)]
+
+    def in_chunks(self, body):
+        """Return a body in chunks with drawn sizes and extensions, but no end; and the size of the longest frame."""
+        rng, pieces, longest = self.rng, [], 0
+        size, extended = self.size(len(body)), rng.choice((0, 0, 1, 4))
+        while body:
+            piece, body = body[:size], body[size:]
+            extension = ""
+            if rng.randrange(4) < extended:
+                extension = f";{'e' * self.size(20)}=" + "v" * self.size(rng.choice((10, 10, 100, 2 * HEAD_LIMIT)))
+            line = f"{'0' * rng.choice((0, 0, 3))}{len(piece):x}{extension}\r\n".encode()
+            pieces.append(line + piece + b"\r\n")
+            longest = max(longest, len(line) + 2)
+        return b"".join(pieces), longest
 
     def half(self):
         """Return a message with the first part of a request; its client then disconnects or closes the sending side."""
@@ -394,6 +493,7 @@ class Models(Grammar):
 
     body_path = "/v2/models/sentiment/infer"
     columns = ("words",)
+    gets = ("/v2", "/v2/health/live", "/v2/models/digits", "/metrics")
     paths = (
         "/", "/page.js", "/metrics", "/v2", "/v2/health/live", "/v2/health/ready", "/v2/models", "/v2/models/digits",
         "/v2/models/digits/ready", "/v2/models/digits/versions/1", "/v2/models/sentiment", "/v2/models/nothing/infer",
@@ -431,6 +531,7 @@ class Rows(Grammar):
     body_path = "/rows"
     paths = ("/status", "/signature", "/metrics", "/health/live", "/health/ready", "/rows", "/", "/v2/models")
     columns = ("x", "y", "words")
+    gets = ("/status", "/signature", "/metrics", "/health/live")
     fillings = {**FILLINGS, **LINES}
     kinds = ("application/json", "application/x-ndjson")
     verbs = ("start", "pause", "resume", "save", "publish", "stop")
@@ -535,11 +636,14 @@ class Crowd:
     def send(self, message):
         """Send a message, and return the statuses and the bytes of the answers."""
         connection = socket.create_connection(self._address, timeout=self._patience)
-        if message.manner in ("slow", "deaf"):
+        if message.manner in ("slow", "deaf", "sipping"):
             connection.setblocking(False)
-            step = self._rng.choice((1, 1, 10, 100)) if message.manner == "slow" else len(message.data)
-            pieces = [message.data[at : at + step] for at in range(0, len(message.data), step)]
-            self._open.append((connection, iter(pieces)))
+            if message.manner == "slow":
+                pieces = cut(self._rng, message.data)
+            else:
+                # a client that sips reads at most 100 times: an empty piece means reading
+                pieces = iter([message.data] + [b""] * (100 if message.manner == "sipping" else 0))
+            self._open.append((connection, pieces))
             found = self._closed(0) if len(self._open) > self._most else b""
         else:
             found = self._answers(connection, message)
@@ -578,8 +682,10 @@ class Crowd:
         connection, pieces = self._open[index]
         piece = next(pieces, None)
         try:
-            if piece is not None:
+            if piece:
                 connection.send(piece)
+            elif piece is not None:
+                connection.recv(self._rng.choice((1, 100, 5000)))
             elif self._rng.randrange(4) == 0:
                 self._closed(index)
         except BlockingIOError:
@@ -594,6 +700,15 @@ class Crowd:
             while chunk := connection.recv(1 << 16):
                 found += chunk
         return found
+
+
+def cut(rng, data):
+    """Yield consecutive pieces of `data`, whose sizes are drawn anew for each piece."""
+    most, at = rng.choice((1, 3, 100, 5000)), 0
+    while at < len(data):
+        size = rng.randint(1, most)
+        yield data[at : at + size]
+        at += size
 
 
 def shut(connection):

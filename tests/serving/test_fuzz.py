@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from serving.hostile_requests import Crowd, Message, Models, Neighbour, Rows, head, tensors_of, written
+from serving.hostile_requests import Crowd, Message, Models, Neighbour, Rows, floods, head, tensors_of, written
 from serving.running_server import digits, save, sentiment
 
 import fluid
@@ -30,6 +31,8 @@ SEED = int(os.environ.get("FLUID_SEED", "0"))
 MOST = 100
 # An answer may take this multiple of the time of the largest valid request, because the machine may be busy.
 SLOWER = 10
+# The memory in megabytes that unparsed bytes and unread answers may take, `max_pending`.
+PENDING = 256
 WIDE = 1_000_000
 WORD = struct.pack("<q", 1)
 ROOT = str(pathlib.Path(fluid.__file__).parents[1])
@@ -184,6 +187,26 @@ def test_row_65_expensive_requests_stay_within_memory_and_time(server):
         assert server.memory() < server.most and seconds < server.longest, (name, server.memory(), seconds)
 
 
+@pytest.mark.parametrize("flood", floods(0))
+def test_row_66_a_flood_on_900_connections(models, flood):
+    data = memoryview(floods(250_000)[flood])
+    health = head("GET", "/v2/health/live", models.drawn(0).headers())
+    models.forget()
+    with contextlib.ExitStack() as stack:
+        clients = [[stack.enter_context(socket.create_connection(models.address)), data] for _ in range(900)]
+        for client, _ in clients:
+            client.setblocking(False)
+        assert models.ask(health)[0] == 200  # the server accepts connections in order, so it has accepted all by now
+        for _ in range(3):
+            for each in clients:
+                with contextlib.suppress(BlockingIOError, ConnectionError):
+                    each[1] = each[1][each[0].send(each[1]) :]
+            assert models.ask(health)[0] == 200
+    assert models.memory() < models.most + PENDING
+    while len(os.listdir(f"/proc/{models.process.pid}/fd")) > 500:
+        time.sleep(0.05)  # the server parses what it has received, before it notices that the clients are gone
+
+
 @both
 def test_row_47_requests_at_random(server):
     same = server.drawn(SEED + 1)
@@ -205,6 +228,7 @@ def check(server, message, found, answer):
     """Check the answer to a hostile message: the status is allowed, no traceback is sent, the server still runs."""
     told = (SEED, message.kind, message.manner, found, answer[:500], message.data[:1000])
     assert all(status < 500 or status in (503, 504) for status in found), told
+    assert message.answers is None or len(found) == message.answers, (message.answers, *told)
     assert message.expected is None or (found and message.expected.issuperset(found)), told
     assert found or message.manner != "answered", told
     assert not re.search(rb"Traceback|site-packages|\.py\b", answer.replace(b"net.py", b"")), told

@@ -10,9 +10,11 @@ import struct
 import threading
 import time
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pytest
+from serving.hostile_requests import floods
 from serving.running_server import (
     DIGITS,
     Held,
@@ -220,8 +222,19 @@ def statuses(server, data, count):
         (ALIVE[:-2] + b"x:\r\n" * 99 + b"\r\n", [200]),
         (ALIVE[:-2] + b"x:\r\n" * 100 + b"\r\n", [431]),
         (in_chunks(BODY + b" " * 20_000, 1) + ALIVE, [200, 200]),
+        (in_chunks(BODY + b" " * 20_000, 1).replace(b"digits", b"nobody", 1), [404, 431]),
     ],
-    ids=["after a body", "after a head", "after chunks", "trailer", "trailers", "headers", "many headers", "chunks"],
+    ids=[
+        "after a body",
+        "after a head",
+        "after chunks",
+        "trailer",
+        "trailers",
+        "headers",
+        "many headers",
+        "chunks",
+        "unread chunks",
+    ],
 )
 def test_row_66_bytes_outside_of_bodies_are_limited(server, data, expected):
     assert statuses(server, data, len(expected)) == expected
@@ -242,9 +255,9 @@ def test_row_66_a_head_grows_only_while_no_request_runs(server, monkeypatch):
 
 
 class Socket:
-    """A transport that drops all written bytes, and records whether the server reads now."""
+    """A transport that drops all written bytes, and records whether the server reads now, and has closed it."""
 
-    reads = True
+    reads, closed = True, False
 
     def pause_reading(self):
         self.reads = False
@@ -253,7 +266,10 @@ class Socket:
         self.reads = True
 
     def is_closing(self):
-        return False
+        return self.closed
+
+    def close(self):
+        self.closed, self.reads = True, False
 
     def get_extra_info(self, name):
         return None
@@ -264,11 +280,30 @@ class Socket:
     write = set_write_buffer_limits
 
 
-async def bodies(data, size):
-    """Let a connection read bytes in pieces of `size` bytes; return the bodies of the requests in them."""
+@contextlib.contextmanager
+def connections(count, app, pending):
+    """Yield connections of an ASGI application, each with a Socket; the end of the context disconnects all."""
     import uvicorn
     from uvicorn.server import ServerState
 
+    kind = limited.connection_class(Settings(), pending)
+    config = uvicorn.Config(app, http=kind, log_config=None, lifespan="off")
+    config.load()
+    made = [kind(config, ServerState(), {}) for _ in range(count)]
+    for connection in made:
+        connection.connection_made(Socket())
+    yield made
+    for connection in made:
+        connection.connection_lost(ConnectionResetError())
+
+
+async def answer(send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+async def bodies(data, size):
+    """Let a connection read bytes in pieces of `size` bytes; return the bodies of the requests in them."""
     found = []
 
     async def app(scope, receive, send):
@@ -278,20 +313,78 @@ async def bodies(data, size):
             parts.append(message["body"])
             more = message["more_body"]
         found.append(b"".join(parts))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body"})
+        await answer(send)
 
-    kind = limited.connection_class(Settings(), PendingBytes(1 << 30))
-    config = uvicorn.Config(app, http=kind, log_config=None, lifespan="off")
-    config.load()
-    transport, connection = Socket(), kind(config, ServerState(), {})
-    connection.connection_made(transport)
-    for low in range(0, len(data), size):
-        connection.data_received(data[low : low + size])
-        while connection._is_busy() or connection._pipelined or not transport.reads:
-            await asyncio.sleep(0)
-    connection.connection_lost(ConnectionResetError())
+    with connections(1, app, PendingBytes(1 << 30)) as (connection,):
+        for low in range(0, len(data), size):
+            connection.data_received(data[low : low + size])
+            while connection._is_busy() or connection._unparsed or not connection.transport.reads:
+                await asyncio.sleep(0)
     return found
+
+
+RECEIVED = 250_000  # the bytes that a connection of asyncio receives in one turn of the event loop
+FLOODS = floods(RECEIVED)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop that counts its turns."""
+
+    turn = 0
+
+    def _run_once(self):
+        self.turn += 1
+        super()._run_once()
+
+
+async def flooded(flood, count):
+    """Flood `count` connections, then send one request by another connection.
+
+    Return the largest number of bytes and of requests in one turn of the event loop before the answer to this request,
+    the number of the turns, and the largest number of unparsed bytes.
+    """
+    parsed, begun, answered, most = Counter(), Counter(), [], 0
+    pending, loop = PendingBytes(1 << 30), asyncio.get_running_loop()
+
+    async def app(scope, receive, send):
+        begun[loop.turn] += 1
+        if scope["path"] == "/neighbour":
+            answered.append(True)
+        while (await receive()).get("more_body"):
+            pass
+        await answer(send)
+
+    with connections(count + 1, app, pending) as (neighbour, *hostile):
+        parse = type(neighbour)._parse
+
+        def counted(self, data):
+            parsed[loop.turn] += len(data)
+            parse(self, data)
+
+        type(neighbour)._parse = counted
+        while not answered:
+            for connection in hostile:
+                if connection.transport.reads:
+                    connection.data_received(flood)
+            if most == 0:
+                first = loop.turn
+                neighbour.data_received(b"GET /neighbour HTTP/1.1\r\n\r\n")
+            most = max(most, pending.size)
+            await asyncio.sleep(0)
+    assert pending.size == 0
+    return max(parsed.values()), max(begun.values(), default=0), loop.turn - first, most
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(900, marks=pytest.mark.full)])
+@pytest.mark.parametrize("flood", FLOODS)
+def test_row_66_floods_share_the_turns_of_the_event_loop(flood, count):
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        parsed, begun, turns, waiting = runner.run(flooded(FLOODS[flood], count))
+    most = Settings().max_header if flood == "one header" else 2 * limited.SHARE
+    assert parsed <= limited.TURN + most
+    assert begun <= limited.TURN // limited.LEAST
+    assert turns <= (count + 1) * most // limited.TURN + 10
+    assert waiting <= count * RECEIVED
 
 
 def test_row_66_requests_in_any_pieces_are_read_alike():

@@ -22,7 +22,7 @@ import fluid
 from fluid import errors
 from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import Folder
-from fluid.serving import Settings
+from fluid.serving import Settings, connection
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The distance between two flipped bytes of a file: 61 by default, to save time; 1 in `make soak`, to flip every byte.
@@ -726,6 +726,11 @@ def test_security_table_names_existing_settings_and_tests():
     assert {name for name, value in vars(Settings).items() if name.startswith("max_") and type(value) is int} <= {
         name for name, _ in numbers
     }
+    head = re.search(
+        "at most `max_header` .* at most ([0-9]+) headers.* at most ([0-9]+) bytes and .* ([0-9]+) req", page
+    )
+    limits = connection.MAX_HEADERS, connection.TURN, connection.TURN // connection.LEAST
+    assert tuple(map(int, head.groups())) == limits
     rows = re.findall(r"^\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)\|$", page, re.MULTILINE)[2:]
     for *_, limits, tests in rows:
         assert set(re.findall("`([a-z_]+)`", limits)) <= known.keys()
