@@ -29,6 +29,9 @@ def is_training() -> bool:
     The result is an ordinary bool, so `if` works: the program is traced once for each mode. Create parameters and
     states independently of the mode, because fluid finds the parameters of a program by tracing it in train mode.
 
+    Returns:
+      True while a training step is traced; False for `trainer.test`, `Inferencer` and `mode="test"`.
+
     Example:
       >>> import fluid
       >>> def noisy(x):

@@ -160,7 +160,7 @@ def test_load_params_reads_a_session_file(trainer):
         ("net.pt", b"\x80\x02." + bytes(20), "torch.load('net.pt')"),
         ("net.pkl", b"\x80\x05." + bytes(20), "pickle"),
         ("net.bin", (30).to_bytes(8, "little") + b"{" + bytes(60), "net.safetensors"),
-        ("net.pdparams", bytes(40), "fluid.io.load_fluid_params('net.pdparams')"),
+        ("net.pdparams", bytes(16) + bytes([4, 0, 0, 0]) + bytes(20), "fluid.io.load_fluid_params('net.pdparams')"),
         ("notes.txt", b"learning rate 0.1", "or is damaged"),
         ("empty", b"", "or is damaged"),
     ],

