@@ -74,6 +74,7 @@ class FeedSpec:
         numbers to `low <= v <= high`; `v == also` is valid too. `high` is None for the number of rows of the minibatch.
       site: the user's source line that declared the feed.
       allow_nan: True if the program expects NaN in the data.
+      bounds: the smallest and the largest value that the user allows; None for no bound.
       labels: "shares" if a loss reads the data as class probabilities in each row, "signs" for -1 or 1, else "".
     """
 
@@ -86,6 +87,7 @@ class FeedSpec:
     site: str = ""
     allow_nan: bool = False
     labels: str = ""
+    bounds: tuple[float | None, float | None] | None = None
 
     @functools.cached_property
     def held(self) -> np.dtype:

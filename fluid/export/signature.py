@@ -27,6 +27,7 @@ _FEED = {
     "dims": [(str, natural)],
     "lod_level": lambda level: level in (0, 1, 2),
     "limits": (None, lambda limits: isinstance(limits, list) and [type(n) for n in limits] in _LIMITS),
+    "bounds": (None, lambda bounds: isinstance(bounds, list) and len(bounds) == 2 and all(map(_is_bound, bounds))),
 }
 _OUTPUT = {
     **dict.fromkeys(("name", "value"), (None, str)),
@@ -53,6 +54,10 @@ MANIFEST = {
 }
 
 
+def _is_bound(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and value == value)
+
+
 @dataclass(frozen=True)
 class FeedSignature(FeedSpec):
     """A feed (input) of an entry point, which is one program of an exported model.
@@ -66,7 +71,7 @@ class FeedSignature(FeedSpec):
     @classmethod
     def of(cls, spec: FeedSpec, dims: Dims) -> "FeedSignature":
         """Create a FeedSignature from the declaration `spec` of a program's feed, with the dimensions `dims`."""
-        return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, dims=dims)
+        return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, bounds=spec.bounds, dims=dims)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "FeedSignature":
@@ -76,7 +81,9 @@ class FeedSignature(FeedSpec):
             raise ValueError(f"the feed {found['name']} has the dimensions {found['dims']}")
         shape = tuple(None if isinstance(d, str) else d for d in (*dims[:1], *dims[1 + level :]))
         limits = found["limits"] and tuple(found["limits"])
-        return cls(found["name"], shape, str(jnp.dtype(found["dtype"])), level, limits=limits, dims=dims)
+        bounds = found.get("bounds") and tuple(found["bounds"])
+        dtype = str(jnp.dtype(found["dtype"]))
+        return cls(found["name"], shape, dtype, level, limits=limits, bounds=bounds, dims=dims)
 
     def to_json(self) -> dict[str, Any]:
         """Return this feed as JSON for the manifest.
@@ -91,6 +98,7 @@ class FeedSignature(FeedSpec):
             "held": str(self.held),
             "lod_level": self.lod_level,
             "limits": self.limits,
+            **({} if self.bounds is None else {"bounds": self.bounds}),
         }
 
     def abstract(self, sizes: Mapping[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """Feeds: the layer `data`, which declares the named inputs of a program."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ def data(
     allow_nan: bool = False,
     type: object = None,
     stop_gradient: bool = True,
+    minimum: float | None = None,
+    maximum: float | None = None,
 ) -> Any:
     """Declare a feed: a named input of the program.
 
@@ -46,15 +49,17 @@ def data(
       type: accepted for programs written for Fluid, but has no effect: lod_level says what kind of value it is.
       stop_gradient: accepted for programs written for Fluid, but has no effect: the gradient of a feed is computed
         where it is fetched.
+      minimum, maximum: the smallest and the largest valid number. Data outside is refused with its sample, in training,
+        by servers, and by an OnlineTrainer. Padding of sequences is not checked. None for no limit.
 
     Returns:
       `[batch, *shape]`; or a SequenceBatch with data `[batch, time, *shape]`, or a NestedSequenceBatch with data
       `[batch, outer, inner, *shape]`.
 
     Raises:
-      ArgumentError: `dtype` or `lod_level` does not exist.
+      ArgumentError: `dtype` or `lod_level` does not exist, or `minimum` and `maximum` are not numbers in this order.
       ArgumentTypeError: the name is not a string.
-      ProgramError: the name is declared already with another shape, dtype or `lod_level`.
+      ProgramError: the name is declared already with another shape, dtype, `lod_level` or other limits.
       ShapeError: the shape is not a list.
 
     Example:
@@ -72,13 +77,21 @@ def data(
         )
     sizes = _whole_shape(name, shape, append_batch_size)
     site = core.user_site()
-    spec = core.FeedSpec(name, sizes, str(dtype), lod_level, column, site=site, allow_nan=bool(allow_nan))
+    bounds = None if minimum is None and maximum is None else (minimum, maximum)
+    spec = core.FeedSpec(
+        name, sizes, str(dtype), lod_level, column, site=site, allow_nan=bool(allow_nan), bounds=bounds
+    )
     known = frame.declared.feeds.get(name)
     if known is not None:
         if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
             raise errors.ProgramError(
                 f"the feed {name!r} is declared twice: {known.dtype}{_shown(known.shape)} at {known.site} and "
                 f"{spec.dtype}{_shown(spec.shape)} at {core.user_site()}; give the second another name"
+            )
+        if bounds not in (None, known.bounds):
+            raise errors.ProgramError(
+                f"the feed {name!r} is declared twice, with the limits {known.bounds} at {known.site} and {bounds} at "
+                f"{site}; give minimum= and maximum= in the first call"
             )
         return feeds[name]
     if not isinstance(name, str) or not name:
@@ -123,6 +136,15 @@ def _checked(spec: core.FeedSpec) -> core.FeedSpec:
             f"layers.data({spec.name!r}, lod_level={spec.lod_level}): expected 0 for examples of one shape, 1 for "
             f"sequences or 2 for sequences of sequences: lod_level=1"
         )
+    if spec.bounds is not None:
+        low, high = (end if n is None else n for n, end in zip(spec.bounds, (-math.inf, math.inf), strict=True))
+        numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in (low, high))
+        if not numbers or not low <= high or spec.held.kind in "bc":
+            raise errors.ArgumentError(
+                f"layers.data({spec.name!r}, dtype={spec.dtype!r}, minimum={spec.bounds[0]!r}, "
+                f"maximum={spec.bounds[1]!r}): expected two numbers in ascending order, for a feed of numbers: "
+                f"minimum=-10, maximum=10"
+            )
     return spec
 
 

@@ -82,7 +82,9 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 def _read_dense(spec: FeedSpec, value: Any, where: str) -> Any:
     if type(value) is not list and isinstance(value, jax.Array):
-        return _reshaped(spec, typed_on_device(spec, value, where), where)
+        if spec.bounds is None:
+            return _reshaped(spec, typed_on_device(spec, value, where), where)
+        value = np.asarray(value)
     # A feed without lod_level may receive a sequence batch whose rows have one step each: the steps become the rows of
     # the array.
     if isinstance(value, SequenceBatch):
@@ -157,7 +159,7 @@ def is_sample(spec: FeedSpec, value: Any) -> bool | None:
 def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
     """Return the array in the declared shape if a quick check shows that it fits; None if a full check is needed."""
     row = spec.shape[1:]
-    if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
+    if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size or spec.bounds:
         return None
     if (limits := spec.limits_for(len(array))) is not None:
         unsigned = _UNSIGNED.get(array.dtype)

@@ -155,7 +155,7 @@ class Converter:
         resident = minibatch.resident
         if resident not in self._columns:
             specs = self.feeder.specs
-            read = tuple((n, s.shape, s.held, s.limits, self.feeder.positions[n]) for n, s in specs.items())
+            read = tuple((n, s.shape, s.held, s.limits, s.bounds, self.feeder.positions[n]) for n, s in specs.items())
             self._columns[resident] = resident.table(
                 (read, self._only, self._to.layout.device), lambda: self._whole(resident)
             )

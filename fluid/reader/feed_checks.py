@@ -231,6 +231,8 @@ def typed(
         return array
     if array.dtype != want and class_of(array.dtype) not in _ACCEPTS.get(class_of(want), ()):
         raise wrong_dtype(spec, rows, where, array.dtype, owners)
+    if array.size and spec.bounds is not None:
+        _check_bounds(spec, array, where, owner)
     if array.size and (spec.limits is not None or not _always_fits(array.dtype, want)):
         _check_range(spec, array, want, where, owner)
     if array.dtype == want:
@@ -343,6 +345,23 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
     else:
         fix = f"Ids and labels count from 0; correct the data, or give the layer that takes {spec.name!r} a larger size"
     raise complaint(spec, where, owner(at[0]) if at else None, f"the value {value}", fix, expected)
+
+
+def _check_bounds(spec: FeedSpec, array: np.ndarray, where: str, owner: Callable[[int], int]) -> None:
+    """Refuse values outside the limits of `layers.data(minimum=, maximum=)`; a NaN is neither below nor above."""
+    low, high = spec.bounds or (None, None)
+    with np.errstate(over="ignore"):  # a limit beyond the range of float16 becomes an infinity
+        if (low is None or array.min() >= low) and (high is None or array.max() <= high):
+            return
+        bad = np.full(array.shape, False) if low is None else array < low
+        if high is not None:
+            bad |= array > high
+    if not bad.any():
+        return
+    at = tuple(np.argwhere(bad)[0])
+    expected = " and ".join([f"value >= {low}"] * (low is not None) + [f"value <= {high}"] * (high is not None))
+    fix = f"Leave out the row or correct it; the limits are those of layers.data({spec.name!r}, minimum=, maximum=)"
+    raise complaint(spec, where, owner(at[0]) if at else None, f"the value {array[at]}", fix, expected)
 
 
 @functools.lru_cache(maxsize=256)

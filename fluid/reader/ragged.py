@@ -301,7 +301,7 @@ def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, w
         found = f"{kind} of shape {list(data.shape)} with lengths of shape {sizes}"
         name = "NestedSequenceBatch" if level == 2 else "SequenceBatch"
         raise complaint(spec, where, None, found, f"Make one of rows of any length: {name}.from_rows(rows)")
-    if isinstance(data, jax.Array):
+    if isinstance(data, jax.Array) and spec.bounds is None:
         data = typed_on_device(spec, data, where)
     else:
         _check_lengths(spec, shape, lengths, where)

@@ -316,7 +316,8 @@ class Runner:
         # The declarations of the feeds. `site`, a source line in error messages, is replaced by the name of the model:
         # clients must not see paths of the server.
         self._specs = {
-            n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
+            n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, bounds=s.bounds, site=site)
+            for n, s in program.feeds.items()
         }
         self._program, self._settings = program, settings
         self._shapes = CompiledSizes(program, settings)

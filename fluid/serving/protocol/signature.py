@@ -190,7 +190,8 @@ def _described(spec: FeedSpec | ModelOutput, parameters: dict[str, Any]) -> list
 
 
 def _limits(spec: FeedSpec) -> dict[str, Any]:
-    return {} if spec.limits is None else {"limits": list(spec.limits)}
+    ranges = {"limits": spec.limits, "bounds": spec.bounds}
+    return {name: list(found) for name, found in ranges.items() if found is not None}
 
 
 def _values(found: Sequence[Any]) -> list[Any]:
@@ -205,5 +206,6 @@ def _read(tensor: Mapping[str, Any]) -> tuple[str, tuple[int | None, ...], str, 
 
 
 def _feed(tensor: Mapping[str, Any], site: str) -> FeedSpec:
-    limits = tensor.get("parameters", {}).get("limits")
-    return FeedSpec(*_read(tensor), limits=None if limits is None else tuple(limits), site=site)
+    parameters = tensor.get("parameters", {})
+    limits, bounds = (tuple(parameters[name]) if name in parameters else None for name in ("limits", "bounds"))
+    return FeedSpec(*_read(tensor), limits=limits, bounds=bounds, site=site)
