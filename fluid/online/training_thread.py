@@ -45,6 +45,7 @@ class Control:
       steps: the number of training steps done.
       failure: the error that ended the training, or None.
       outputs: the scalar outputs of the last step by name, on the device.
+      begun: the number of training steps done when `Trainer.train` was last called.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Control:
         self._trainer: Trainer | None = trainer
         self._thread: threading.Thread | None = None
         self._tasks: collections.deque[tuple[Task, Future[Any]]] = collections.deque()
-        self._begun = 0  # the number of training steps done when `Trainer.train` was last called
+        self.begun = 0
         self._paused = False
         self._stopping = False
         self._leaving = False
@@ -236,7 +237,7 @@ class Control:
             raise _Left
         # A task, such as `save`, waits until at least one step is done since `Trainer.train` was called. Otherwise
         # frequent tasks could prevent all training.
-        return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
+        return self._stopping or self._paused or (bool(self._tasks) and self.steps > self.begun)
 
     def rows(self, steps: range) -> str:
         """Return the numbers in the journal of the first and the last row that some training steps train on."""
@@ -254,7 +255,7 @@ class Control:
     def _train(self) -> None:
         """Call `Trainer.train`, which trains until the reader ends its epoch, and then writes a checkpoint."""
         trainer = self._prepared()
-        self._begun = self.steps
+        self.begun = self.steps
         ended = threading.Event()
 
         def end() -> None:
@@ -264,7 +265,7 @@ class Control:
 
         reader = JournalReader(self._minibatches, self._ending, end)
         trainer.train(reader, 1, handlers=self._handlers, progress=False)
-        self._last.check(live_state(trainer.session), range(self._begun, self.steps))
+        self._last.check(live_state(trainer.session), range(self.begun, self.steps))
         self._after_save()
         if not ended.is_set():
             LOG.warning("a handler has ended the training after %d steps", self.steps)
@@ -278,7 +279,8 @@ class _Left(Exception):
 class _AfterStep(Handler):
     """A handler that records the last step and its outputs in a Control, the controller of the training thread.
 
-    The first non-finite parameter ends the training, before it is published and before later rows are trained on.
+    The first non-finite loss or parameter ends the training, before it is published and before later rows are trained
+    on.
     """
 
     def __init__(self, control: Control, then: Callable[[int], None]):
@@ -299,7 +301,7 @@ class _AfterStep(Handler):
         if complaint := self._health.complaint(arrays):
             raise errors.NonFiniteError(
                 f"{complaint} after a step on the rows {self._control.rows(steps)} of the journal; expected finite "
-                f"parameters. Checkpoints and published versions are of earlier steps; skip([...]) leaves out the bad "
+                f"numbers. Checkpoints and published versions are of earlier steps; skip([...]) leaves out the bad "
                 f"rows, and start() continues from the newest checkpoint"
             )
 
@@ -309,10 +311,15 @@ class _AfterStep(Handler):
         Then call the function that acts after each training step.
 
         Raises:
-          NonFiniteError: the step has made a parameter non-finite.
+          NonFiniteError: the loss of the step or a parameter is not finite.
         """
         state = live_state(self.trainer.session)
-        self.check({n: a for n, a in state.items() if a.size <= _SMALL}, range(event.step, event.step + 1))
+        checked = {n: a for n, a in state.items() if a.size <= _SMALL}
+        # A huge number may make the loss infinite, and the parameters huge: then a later step makes them NaN.
+        checked["the loss"] = event.metrics[self.trainer.program.loss_output]
+        # An earlier step may have made a large array NaN, which only the loss of this step shows.
+        first = event.step if len(checked) > len(state) else self._control.begun
+        self.check(checked, range(first, event.step + 1))
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
         self._control.steps = event.step + 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import tracemalloc
 import urllib.error
@@ -346,16 +347,30 @@ def test_row_04_skipped_rows_never_fill_the_journal(opened):
     assert trained_on(online)["steps"] == 1
 
 
-def test_row_04_large_arrays_are_checked_before_tasks(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr("fluid.online.training_thread._SMALL", 0)
-    online = opened(publish_to=tmp_path / "models", fetch=["guess"], checkpoint_every=100)
-    online.send(infinite_row(20))
+def rooted():
+    """Build a linear model whose loss is finite and has a NaN gradient for a row with y = 0."""
+    x, y = fluid.layers.data("x", shape=[1]), fluid.layers.data("y", shape=[1])
+    guess = fluid.layers.fc(x, size=1, name="guess")
+    return {"loss": fluid.layers.mean(fluid.layers.sqrt(fluid.layers.square(guess * y)))}
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+@pytest.mark.parametrize("small", [0, 1 << 20])
+def test_row_04_large_arrays_are_checked_before_tasks(opened, tmp_path, monkeypatch, small):
+    monkeypatch.setattr("fluid.online.training_thread._SMALL", small)
+    online = opened(function=rooted, publish_to=tmp_path / "models", fetch=["guess"], checkpoint_every=100)
+    data = points(20)
+    data["y"][11] = 0
+    online.send(data)
     online.start()
-    with pytest.warns(errors.FluidWarning), pytest.raises(errors.OnlineError):
+    with pytest.raises(errors.OnlineError):
         while online.publish():
             pass
     online._control._thread.join()
-    assert online.status()["state"] == "failed" and "not finite after" in online.status()["error"]
+    status = online.status()
+    assert status["state"] == "failed" and "not finite after" in status["error"]
+    low, high = map(int, re.search(r"rows (\d+) to (\d+) of", status["error"]).groups())
+    assert low <= 11 <= high and (small == 0 or (low, high) == (10, 13))
     assert not any(int(path.name) > 2 for path in (tmp_path / "models").glob("*"))
 
 
