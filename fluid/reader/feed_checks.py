@@ -227,7 +227,7 @@ def typed(
       FeedTypeError: the dtype does not fit.
     """
     want = spec.held
-    if array.dtype == want and spec.limits is None:
+    if array.dtype == want and spec.limits is None and spec.bounds is None:
         return array
     if array.dtype != want and class_of(array.dtype) not in _ACCEPTS.get(class_of(want), ()):
         raise wrong_dtype(spec, rows, where, array.dtype, owners)
