@@ -123,6 +123,16 @@ def test_every_flipped_bit_of_a_tfrecord_is_noticed(tmp_path):
             list(reader.files(path))
 
 
+def test_a_flipped_bit_of_parquet_fails_its_checksum(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"x": np.arange(1000.0)})
+    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression=None)
+    data = path.read_bytes()
+    path.write_bytes(data[:4000] + bytes([data[4000] ^ 1]) + data[4001:])
+    with pytest.raises(errors.ReaderError, match=r"a\.parquet.*CRC checksum"):
+        list(reader.files(path))
+
+
 WRONG_ROWS = {
     "json": ("a.jsonl", '{"x": 1}\n\n{"x": 2\n', {}, r"row 1 \(.*is not JSON.*Expecting"),
     "no object": ("a.jsonl", "[1, 2]\n", {}, r"row 0 \(.*\[1, 2\] is no object.*Give values names"),

@@ -225,7 +225,9 @@ class Parquet(Format):
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """Yield the rows of a row group, as dicts of values by column name."""
         with piece.file.open() as stream:
-            opened = _library(piece.file).ParquetFile(pyarrow_streams.LentStream(stream))
+            opened = _library(piece.file).ParquetFile(
+                pyarrow_streams.LentStream(stream), page_checksum_verification=True
+            )
             try:
                 columns = fields.present(opened.schema_arrow.names)
                 number = piece.first
