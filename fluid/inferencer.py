@@ -55,7 +55,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations. Padded rows are removed
     from the outputs. A program runs unpadded with `bucket=False`, if an output has no batch dimension, or if its rows
-    depend on each other. To detect such dependence, the Inferencer compares the results of two different paddings.
+    depend on each other, which follows from the equations of the program.
 
     A program that draws random numbers draws new ones in each call, and in each Inferencer; see `docs/sampling.md`.
 
