@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections import Counter
@@ -201,6 +202,12 @@ class Table:
         try:
             if found["version"] > _VERSION:
                 raise ValueError(f"a table of version {found['version']}, expected {_VERSION}; install a newer fluid")
+            texts = [*found["categories"].values(), *([] if found["classes"] is None else [found["classes"]])]
+            if not all(isinstance(words, list) and len({*words}) == len(words) for words in texts) or not all(
+                isinstance(text, str)
+                for text in [*itertools.chain(*texts), found["label"] or "", found["weight"] or ""]
+            ):
+                raise ValueError("a table with vocabularies or names that are no different texts")
             table = cls(
                 {str(name): Scale(*map(float, scale)) for name, scale in found["numbers"].items()},
                 {str(name): tuple(map(str, words)) for name, words in found["categories"].items()},
@@ -213,6 +220,14 @@ class Table:
             raise ValueError(f"a table that makes no sense: {error!r}") from error
         if any(not np.isfinite(scale).all() or scale.scale <= 0 for scale in table.numbers.values()):
             raise ValueError("a table with scales that are no numbers above 0")
+        names = [*table.numbers, *table.categories, *filter(None, (table.label, table.weight))]
+        if len({*names}) < len(names) or {*table.numbers, *table.categories} & {*FEEDS} or len(names) == 0:
+            raise ValueError(f"a table with the columns {names}, expected different names, none that of a feed")
+        factors = table.class_weights
+        if factors is not None and (
+            len(factors) != len(table.classes or ()) or not all(0 <= f < math.inf for f in factors)
+        ):
+            raise ValueError(f"a table with the class weights {factors}, expected a number from 0 up for each class")
         return table
 
     def _labels(self, column: np.ndarray) -> np.ndarray:
