@@ -22,6 +22,7 @@ import fluid
 from fluid import errors
 from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import Folder
+from fluid.reader.files.formats import json_lines
 from fluid.serving import Settings, connection
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -721,6 +722,7 @@ def test_security_table_names_existing_settings_and_tests():
         for function in (Settings, fluid.OnlineTrainer, fluid.serve)
         for name, parameter in inspect.signature(function).parameters.items()
     }
+    known["LINE_LIMIT"] = json_lines.LINE_LIMIT
     numbers = re.findall(r"`(\w+)` = ([0-9]+)", page)
     assert len(numbers) > 10 and all(known[name] == float(number) for name, number in numbers)
     assert {name for name, value in vars(Settings).items() if name.startswith("max_") and type(value) is int} <= {
