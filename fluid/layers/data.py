@@ -49,8 +49,9 @@ def data(
       type: accepted for programs written for Fluid, but has no effect: lod_level says what kind of value it is.
       stop_gradient: accepted for programs written for Fluid, but has no effect: the gradient of a feed is computed
         where it is fetched.
-      minimum, maximum: the smallest and the largest valid number. Data outside is refused with its sample, in training,
-        by servers, and by an OnlineTrainer. Padding of sequences is not checked. None for no limit.
+      minimum: the smallest valid number; None for no limit. Data outside is refused with its sample, in training, by
+        servers, and by an OnlineTrainer. Padding of sequences is not checked.
+      maximum: the largest valid number; None for no limit.
 
     Returns:
       `[batch, *shape]`; or a SequenceBatch with data `[batch, time, *shape]`, or a NestedSequenceBatch with data

@@ -6,7 +6,7 @@ import zipfile
 import jax
 import numpy as np
 import pytest
-from export.test_standalone import bits, python, run  # noqa: F401 - python is a fixture
+from export.test_standalone import contents, python, run  # noqa: F401 - python is a fixture
 
 import fluid
 from fluid import errors, export, layers
@@ -86,7 +86,7 @@ def test_exported_steps_have_the_bits_of_the_trainer(net, tmp_path):
         feed = feeds(rows)
         given = {n: fluid.SequenceBatch(*v) if isinstance(v, tuple) else v for n, v in feed.items()}
         wanted = trainer.session.run(feed=given, mode="train")
-        assert bits(jax.tree.leaves(list(wanted))) == bits(jax.tree.leaves(step(feed)))
+        assert contents(jax.tree.leaves(list(wanted))) == contents(jax.tree.leaves(step(feed)))
     after = trainer.session.state()
     known = {name: value for name, value in step.arrays.items() if not name.startswith("@learning_rate/")}
     assert known.keys() | {"@root"} == after.keys()
