@@ -197,5 +197,4 @@ def missing_name(owner: str, name: str, known: Iterable[str], advice: str = "") 
 
 
 def _plain(name: str) -> str:
-    """Convert a name to lower case without underscores, so that AUC equals Auc, and batchNorm equals batch_norm."""
     return name.replace("_", "").lower()

@@ -403,7 +403,6 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return stream(InputPipeline(source, [convert]), begin, self.program.table)
 
     def _is_raw(self, feed: Any) -> bool:
-        """Return whether a feed holds raw rows, such as a DataFrame, which the model's Table must convert to feeds."""
         return self.table is not None and self.table.is_raw(feed)
 
     def _encoded(self, rows: Any) -> dict[str, Any]:
@@ -419,10 +418,6 @@ class Inferencer(ShowsProgram, KnownAttributes):
         """Convert data without feed names, or a DataFrame, to a dict by feed name.
 
         The columns of a DataFrame are the feeds. Other data belongs to the only feed of the program.
-
-        Raises:
-          ArgumentTypeError: the data is a reader; or the data is not a DataFrame, and the program does not have exactly
-            one feed.
         """
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         columns = reader_misuse.columns_of(data) if reader_misuse.is_frame(data) else None
@@ -441,13 +436,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
     def _plan(self, feed: Iterable[str], fetch: Fetch | None, may_pad: bool = True) -> InferencePlan:
-        """Return the plan, a prepared step, for calls with equal names of feeds and results; a call is planned once.
-
-        Args:
-          feed: names of feeds and of replaced values.
-          fetch: names of the results; None for the outputs of the program.
-          may_pad: False if no rows may be added to batches.
-        """
+        """Return the plan, a prepared step, for calls with equal names of feeds and results; a call is planned once."""
         given = tuple(feed)
         key = given if fetch is None else (*given, None, *([fetch] if isinstance(fetch, str) else fetch))
         known = self._plans.get((key, may_pad))
@@ -475,7 +464,6 @@ class Inferencer(ShowsProgram, KnownAttributes):
         )
 
     def _draw(self) -> Draw | None:
-        """Return the random key for the next call, computed from the next seed in `self.seeds`."""
         return self.session.engine.draw(self.seeds.next())
 
     def _array(self, name: str) -> Array:
@@ -514,7 +502,6 @@ def _source(given: Any) -> ArraySource:
 
 
 def _saved_by_the_original(path: Any) -> Any:
-    """Return the program function from a folder of PaddlePaddle model files; None for any other path."""
     from fluid.compat import paddle_files  # imported on use, because few programs load PaddlePaddle models
 
     return paddle_files.load_inference_model(path).program if paddle_files.is_inference_model(path) else None

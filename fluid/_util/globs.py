@@ -23,11 +23,6 @@ def select(patterns: str | Sequence[str], known: Collection[str], owner: str) ->
 
     Args:
       patterns: one pattern or several: names, and globs with `*`, `?` or `[abc]`. A `*` also matches "/" and ".".
-      known: all existing names.
-      owner: the function or argument that takes the patterns, for messages, such as "freeze".
-
-    Returns:
-      Names in the order of `known`, without duplicates. A pattern that equals a name matches only this name.
 
     Raises:
       ArgumentTypeError: a pattern is not a string.
@@ -58,11 +53,6 @@ def select(patterns: str | Sequence[str], known: Collection[str], owner: str) ->
 def pattern_of(name: str, rules: Mapping[str, Any], owner: str) -> str | None:
     """Return the key of `rules` that applies to a name: the name itself, or else the glob that matches; None if none.
 
-    Args:
-      name: the name.
-      rules: values by name or glob.
-      owner: the argument that takes the rules, for messages, such as "shardings".
-
     Raises:
       ArgumentError: two globs match, and have different values.
 
@@ -81,6 +71,5 @@ def pattern_of(name: str, rules: Mapping[str, Any], owner: str) -> str | None:
 
 
 def _groups(names: Collection[str]) -> list[str]:
-    """Return the globs that select one scope or layer of `names`, such as "backbone/*" and "backbone/fc_0.*"."""
     ends = (name[: found.end()] for name in names for found in re.finditer(r"[./]", name))
     return [f"{end}*" for end in dict.fromkeys(ends)]

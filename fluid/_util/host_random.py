@@ -49,9 +49,6 @@ def key_data(key: Any) -> np.ndarray | None:
 def root_key(seed: int) -> Any:
     """Return the random key of `jax.random.key(seed)`, computed without an XLA compilation.
 
-    Args:
-      seed: an integer of 0 or more.
-
     Example:
       >>> bool(root_key(7) == jax.random.key(7))
       True
@@ -63,10 +60,6 @@ def root_key(seed: int) -> Any:
 
 def fold_in(key: Any, number: int) -> Any:
     """Return the random key of `jax.random.fold_in(key, number)`, computed without an XLA compilation.
-
-    Args:
-      key: a key of `jax.random`.
-      number: an integer from 0 to 2**32 - 1.
 
     Example:
       >>> bool(fold_in(jax.random.key(7), 5) == jax.random.fold_in(jax.random.key(7), 5))
@@ -84,7 +77,6 @@ def bits_of(words: np.ndarray, count: int) -> np.ndarray:
 
     Args:
       words: the data of the random key, uint32 `[2]`, from `key_data`.
-      count: the number of elements, at most 2**32.
 
     Example:
       >>> key = jax.random.key(7)
@@ -101,7 +93,6 @@ def _key_of(words: np.ndarray) -> Any:
 
 
 def _partitionable() -> bool:
-    """Return whether JAX computes random elements from their index (`jax_threefry_partitionable`), as by default."""
     return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
 
@@ -137,8 +128,6 @@ def fractions_of(words: np.ndarray, count: int, dtype: Any) -> np.ndarray:
 
     Args:
       words: the data of the random key, uint32 `[2]`, from `key_data`.
-      count: the number of elements, at most 2**32.
-      dtype: a floating-point dtype of at most 32 bits.
 
     Example:
       >>> import jax
@@ -159,8 +148,6 @@ def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[n
 
     Args:
       words: the data of the random key, uint32 `[2]`, from `key_data`.
-      count: the number of elements.
-      dtype: a floating-point dtype of at most 32 bits.
 
     Yields:
       Arrays `[16384]` of the dtype; the last block is padded with zeros.
@@ -180,9 +167,6 @@ def between(words: np.ndarray, count: int, low: float, high: float) -> np.ndarra
 
     Args:
       words: the data of the random key, uint32 `[2]`, from `key_data`.
-      count: the number of elements, at most 2**32.
-      low: the lower bound.
-      high: the upper bound.
 
     Returns:
       The numbers, float32 `[count]`; None if the magnitudes of the bounds differ so much that float64 would round.

@@ -19,14 +19,7 @@ _NAMES = pathlib.Path(__file__).parents[1] / "lint" / "names.json"
 
 @functools.cache
 def names() -> Mapping[str, Any]:
-    """Return the table of names of other libraries, and what to write in fluid instead.
-
-    Returns:
-      A dict with the keys `other_libraries`, `fluid_2018` and `arguments`. The first two map an owner
-      to advice by name: a module, a class, or "jax.Array" for values of a program. `arguments` maps "same" to
-      arguments that have another name in fluid, and "instead" to advice by argument and by the first letters of
-      the called function.
-    """
+    """Return the table of names of other libraries, and what to write in fluid instead."""
     if not _NAMES.exists():
         return {"other_libraries": {}, "fluid_2018": {}, "arguments": {"same": {}, "instead": {}}}
     table: Mapping[str, Any] = json.loads(_NAMES.read_text(encoding="utf-8"))
@@ -106,7 +99,6 @@ def _missing(owner: Any, name: str) -> errors.MissingNameError:
 
 
 def _advice(kind: type, name: str) -> str | None:
-    """Return the advice for a missing attribute of a class or its base classes; None if the table of hints has none."""
     bases = (hints(base.__name__) for base in kind.__mro__ if _is_of_fluid(base.__module__))
     return next((advice[name] for advice in bases if name in advice), None)
 
@@ -124,9 +116,6 @@ def check_attributes(owner: Any) -> None:
 
     The check is for handlers (training callbacks), which set attributes in each training step. One check of the object
     takes less time than a check of each assignment.
-
-    Args:
-      owner: the object; not checked if a user wrote its class.
 
     Raises:
       MissingNameError: a public attribute is neither defined nor annotated in the class.
@@ -186,10 +175,6 @@ class _Called(types.ModuleType):
 def not_called(module: str, write: str) -> None:
     """Make a module raise an error when a user calls it; the message shows the correct call.
 
-    Args:
-      module: the name of the module.
-      write: the correct call.
-
     Example:
       >>> import fluid
       >>> fluid.trainer()
@@ -203,14 +188,6 @@ def not_called(module: str, write: str) -> None:
 
 def argument_advice(function: str, argument: str, taken: Collection[str]) -> str:
     """Return a sentence for an error message: what to write in place of an argument that a function does not take.
-
-    Args:
-      function: the name of the function, as users write it.
-      argument: the name of the unknown argument.
-      taken: the names of the arguments that the function takes.
-
-    Returns:
-      The sentence with a space before it; an empty string if there is neither advice nor a similar name.
 
     Example:
       >>> argument_advice("layers.fc", "units", ["input", "size"])

@@ -47,14 +47,6 @@ def attach(package: str, otherwise: Callable[[str], Any] | None = None, above: C
     The file `__init__.pyi` of the package lists the names and their modules as imports. This function, type checkers
     and editors read the file.
 
-    Args:
-      package: the name of the package, such as `"fluid.layers"`.
-      otherwise: a function that raises the error for a name that is not in `__init__.pyi`; None for AttributeError.
-      above: modules that are attributes of the package, but not in `__all__`.
-
-    Returns:
-      `__getattr__`, `__dir__` and `__all__`, in this order.
-
     Example:
       >>> import fluid
       >>> "ssd_loss" in dir(fluid.layers), fluid.layers.ssd_loss.__module__

@@ -23,12 +23,6 @@ _HEADER = re.compile(
 def read_header(stream: IO[bytes]) -> tuple[np.dtype, bool, tuple[int, ...]]:
     """Read the header of an array in NumPy's npy format.
 
-    Args:
-      stream: a stream, positioned at the beginning of the array.
-
-    Returns:
-      The dtype; True for Fortran order, in which the first index varies fastest; and the shape.
-
     Raises:
       ValueError: the data is not an array, or holds Python objects or records.
     """
@@ -46,9 +40,6 @@ def read_header(stream: IO[bytes]) -> tuple[np.dtype, bool, tuple[int, ...]]:
 
 def read_array(stream: IO[bytes]) -> np.ndarray:
     """Read an array in NumPy's npy format.
-
-    Args:
-      stream: a stream, positioned at the beginning of the array.
 
     Raises:
       ValueError: the data is not an array, is truncated, or holds Python objects or records.

@@ -31,10 +31,6 @@ def local_path(path: Any, failure: type[errors.FluidError] = errors.ArgumentErro
 
     Without this check, `pathlib` would convert the address to a local folder named `s3:`.
 
-    Args:
-      path: a string or an `os.PathLike`.
-      failure: the exception class for an address.
-
     Raises:
       ArgumentTypeError: `path` is not a path.
       ArgumentError: `path` contains a placeholder such as `{name}`, or is an address and `failure` is the default.

@@ -8,12 +8,8 @@ def classes(package: str, messages: Mapping[str, Sequence[str]]) -> dict[str, An
     """Return message classes in a separate descriptor pool, so that names cannot collide with another library.
 
     Args:
-      package: the protobuf package of the messages, such as "fluid.compat.paddle_files".
       messages: for each message a list of fields, each written as "name number type". A "*" after the type marks a
         repeated field. A type is a type of protobuf or another message of `messages`.
-
-    Returns:
-      The message classes, by message name.
 
     Raises:
       ImportError: the `protobuf` library is not installed.

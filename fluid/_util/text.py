@@ -56,7 +56,6 @@ def described(value: Any, depth: int = 3) -> str:
     Args:
       value: a dataclass is described by its fields that differ from their defaults, and a function by its name and the
         variables of its closure. Numbers and strings are described by `repr`, other objects by the name of their type.
-      depth: the maximum number of nested functions, lists and tuples to describe.
 
     Example:
       >>> import fluid
@@ -85,10 +84,6 @@ def described(value: Any, depth: int = 3) -> str:
 def printable(text: str, keep: str = "") -> str:
     """Return text in which escapes replace control characters, which could control the user's terminal.
 
-    Args:
-      text: any text, such as a name that was read from a file.
-      keep: control characters to leave unchanged.
-
     Example:
       >>> print(printable("fc_0\\x1b[2J\\n", keep="\\n").rstrip())
       fc_0\\x1b[2J
@@ -100,10 +95,6 @@ def printable(text: str, keep: str = "") -> str:
 
 def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
     """Return a table as text with aligned columns; control characters in cells are escaped.
-
-    Args:
-      rows: rows of equal length, including the header.
-      right: indices of the columns that are aligned to the right.
 
     Example:
       >>> print(text_table([("name", "size"), ("fc_0.w_0", "8"), ("fc_0.b_0", "12")], right=[1]))
@@ -130,12 +121,6 @@ def html_table(
     titles: Sequence[str] = (),
 ) -> str:
     """Return a table as HTML for a notebook.
-
-    Args:
-      rows: the cells, as plain text.
-      header: the cells of the header; empty for no header.
-      right: indices of the columns that are aligned to the right.
-      titles: for each row, the text of its tooltip; empty for no tooltips.
 
     Example:
       >>> html_table([("a < b", "8")], right=[1]).count("a &lt; b")

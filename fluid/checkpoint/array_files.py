@@ -31,11 +31,6 @@ _HEADER_LIMIT = 1 << 16
 def write_npy(file: BinaryIO, name: str, array: np.ndarray) -> None:
     """Write an array in the `.npy` format.
 
-    Args:
-      file: a binary file that is open for writing.
-      name: the name of the array, for messages.
-      array: numbers, of any shape.
-
     Raises:
       ArgumentTypeError: the array does not hold numbers.
     """
@@ -55,10 +50,6 @@ def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: 
     """Read an array that `write_npy` wrote; allocate memory only after all checks of the header.
 
     Args:
-      file: a binary file that is open for reading, such as one entry of an archive.
-      name: the name of the array, for messages.
-      shape: the expected shape, which the manifest of the archive declares.
-      dtype: the expected dtype, which the manifest of the archive declares.
       size: the size of the file, in bytes.
 
     Raises:
@@ -81,7 +72,6 @@ def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: 
 
 
 def _stored(dtype: np.dtype) -> np.dtype:
-    """Return the dtype in which a file stores `dtype`: an unsigned integer if NumPy lacks `dtype`, as for bfloat16."""
     return dtype if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
 
 
@@ -102,9 +92,6 @@ def zip_entry(name: str) -> zipfile.ZipInfo:
     """Return the header of a file in a zip archive, with a fixed date and operating system.
 
     Equal contents therefore produce equal archives.
-
-    Args:
-      name: the name of the file in the archive.
 
     Example:
       >>> zip_entry("manifest.json").date_time
@@ -208,10 +195,6 @@ def warn_of_ending(path: pathlib.Path, instead: str) -> None:
     """Warn if the name of a parameter file has the ending of another library, such as ".pt" of PyTorch.
 
     This is no error, because an error would lose the parameters of a finished training.
-
-    Args:
-      path: the path to which parameters are saved.
-      instead: better file names, for the message.
     """
     if path.suffix.lower() in _ENDINGS:
         warn(
@@ -244,9 +227,6 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
 
 def load_file(path: PathLike) -> Loaded:
     """Read a file that `save_arrays` wrote: the arrays, and all other values that the file records.
-
-    Args:
-      path: the file, or a directory, as for `load_arrays`.
 
     Raises:
       ParameterFileError: the file does not exist, is damaged, or has another format.

@@ -19,13 +19,6 @@ def replaced(
     The bytes go to a temporary file in the folder of `target`. The temporary file replaces `target` when the block
     ends, and is removed when the block fails.
 
-    Args:
-      target: the file to write.
-      failure: the exception class for a folder that does not exist or cannot be written.
-
-    Yields:
-      The path of the temporary file, and the file, open for writing.
-
     Example:
       >>> path = pathlib.Path("notes")
       >>> with replaced(path) as (_, file):

@@ -73,10 +73,6 @@ _META = {
 class Folder:
     """A folder of checkpoints, one for each step number.
 
-    Args:
-      path: the folder; created if it does not exist.
-      read_only: True never changes a file, and requires that the folder exists.
-
     Attributes:
       path: the folder on this machine; for an object store, a folder for temporary copies.
       name: the path, or the address in an object store, for messages.
@@ -202,7 +198,6 @@ class Folder:
         """Return the arrays of a checkpoint by name, on the host.
 
         Args:
-          step: the step number of the checkpoint.
           places: shardings by name, for arrays that are placed on devices instead of the host. These arrays must have
             elements. A process reads only the shards of its own devices.
         """
@@ -218,13 +213,7 @@ class Folder:
         return {n: here[n] if n in here else np.zeros(s, d) for n, (s, d) in listed.items()}
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Write a checkpoint. If this fails, the checkpoint is removed, and all other checkpoints stay unchanged.
-
-        Args:
-          step: the step number of the checkpoint.
-          arrays: the arrays by name, on the host.
-          meta: the JSON to store beside the arrays.
-        """
+        """Write a checkpoint. If this fails, the checkpoint is removed, and all other checkpoints stay unchanged."""
         import orbax.checkpoint as ocp
 
         temporary = self.begin(step)
@@ -250,9 +239,6 @@ class Folder:
         A write fails as soon as one file fails. Threads of TensorStore, with which Orbax writes, still write the other
         files then, and create the folder again if it was removed. The folder is therefore removed again before the next
         save, and on `release`.
-
-        Args:
-          temporary: the folder from `begin`.
         """
         self._failed.append(temporary)
         # Ignore an error of this removal: `write` raises the exception for which it discards the checkpoint.
@@ -267,15 +253,7 @@ class Folder:
         meta: Mapping[str, Any],
         sealed: Mapping[str, str] | None = None,
     ) -> None:
-        """Complete a checkpoint: write its meta.json and its seal (checksums of all files), and rename its folder.
-
-        Args:
-          temporary: the folder from `begin`, with the arrays in it.
-          step: the step number of the checkpoint, which becomes the name of the folder.
-          arrays: by name, arrays whose shapes and dtypes are listed in meta.json.
-          meta: the JSON to store beside the arrays.
-          sealed: by file name, the checksums of files that other processes have written; None if there are none.
-        """
+        """Complete a checkpoint: write its meta.json and its seal (checksums of all files), and rename its folder."""
         listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
         text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
         (temporary / META).write_text(text, encoding="utf-8")
@@ -337,10 +315,6 @@ class Folder:
 
 def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
     """Return the step of the newest undamaged checkpoint, or None; and the flaws of newer checkpoints, by step.
-
-    Args:
-      steps: the step numbers of the checkpoints, ascending.
-      flaw: a function that returns the flaw of the checkpoint of a step as text, or None for an undamaged checkpoint.
 
     Example:
       >>> newest_whole([2, 4, 6], {2: None, 4: None, 6: "meta.json is missing"}.get)

@@ -27,10 +27,6 @@ _FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
 def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
     """Flush all files of a folder to the disk, and write their checksums into the seal (the file `fluid.seal`).
 
-    Args:
-      folder: the folder to seal.
-      known: by file name, the checksums of files that another process has written, from `checksums`.
-
     Raises:
       CheckpointError: a file of another process is not visible here.
 
@@ -63,12 +59,7 @@ def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
 
 
 def checksums(folder: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
-    """Flush files to the disk; return their checksums by name.
-
-    Args:
-      folder: the folder of the files.
-      names: the files in the folder, for example from `files_below`.
-    """
+    """Flush files to the disk; return their checksums by name."""
     found = {}
     for name in names:
         found[name] = _digest(folder / name)
@@ -77,12 +68,7 @@ def checksums(folder: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def files_below(folder: pathlib.Path, below: str) -> list[str]:
-    """Return the names of the files in a subfolder, relative to `folder`.
-
-    Args:
-      folder: the whole folder.
-      below: the subfolder, for example "arrays/ocdbt.process_1"; if it does not exist, the list is empty.
-    """
+    """Return the names of the files in a subfolder, relative to `folder`."""
     return [f"{below}/{name}" for name in files_in(folder / below)]
 
 
@@ -90,11 +76,6 @@ def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
     """Check the files of a folder by the checksums in its seal (the file `fluid.seal`).
 
     Return a description of the first flaw; None for an undamaged folder.
-
-    Args:
-      folder: the folder.
-      share: the index of this process, from 0, among the processes that check together; each reads some of the files.
-      of: the number of these processes.
 
     Raises:
       CheckpointError: a newer version of fluid wrote the folder, in an unknown format.
@@ -126,10 +107,6 @@ def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
 
 def check_version(folder: pathlib.Path, first: str) -> None:
     """Check that this version of fluid knows the format of a seal, the text file with the checksums of a folder.
-
-    Args:
-      folder: the folder of the seal, for the error message.
-      first: the first line of the seal.
 
     Raises:
       CheckpointError: the format is unknown.
@@ -179,11 +156,6 @@ def natural(value: Any) -> bool:
 
 def check_structure(value: Any, kind: Kind, where: str) -> None:
     """Check that JSON has the expected structure.
-
-    Args:
-      value: the parsed JSON.
-      kind: the expected structure, in the notation of `Kind`.
-      where: the name of the value, for the message.
 
     Raises:
       ValueError: the structure differs.

@@ -61,11 +61,7 @@ class LoadReport:
         return "\n".join(lines)
 
     def tell(self, may_be_extra: bool = False) -> None:
-        """Log the report; as a warning if the source lacks arrays of the program, or has arrays that are not used.
-
-        Args:
-          may_be_extra: True if arrays of the source are expected to be unused, and need no warning.
-        """
+        """Log the report; as a warning if the source lacks arrays of the program, or has arrays that are not used."""
         unexpected = self.missing or (self.extra and not may_be_extra)
         log.log(logging.WARNING if unexpected else logging.INFO, "%s", self)
 
@@ -162,14 +158,6 @@ def choose(
     """Select the arrays of a source that a program takes.
 
     Args:
-      source: the arrays.
-      wanted: shape and dtype of the program's arrays, by name.
-      skip: names and globs of arrays to leave out, in the source or in the program.
-      names: names and globs of the arrays to take, in the source or in the program; None for all.
-      sites: the line of code that created each array of the program, for messages.
-      paths: the user's functions that created each array of the program, see `fluid.core.creation_paths`.
-      allow_missing: True accepts arrays of the program that the source does not have.
-      allow_extra: True accepts arrays of the source that the program does not have.
       advice: a sentence for error messages that says how to resolve a difference; by default, it recommends `rename=`,
         `skip=` and `strict=`.
 
@@ -277,12 +265,6 @@ def _agreement(first: Origin, second: Origin) -> int:
 def check_paths(source: ArraySource, wanted: Wanted, paths: Mapping[str, str], left_out: Collection[str] = ()) -> None:
     """Check that equal names are equal arrays, by the functions that created the arrays.
 
-    Args:
-      source: the arrays.
-      wanted: shape and dtype of the program's arrays, by name.
-      paths: the user's functions that created each array of the program, see `fluid.core.creation_paths`.
-      left_out: names of arrays that are not loaded.
-
     Raises:
       ParameterError: for an array, another one of the source, or of the program, was created by the same functions.
     """
@@ -333,7 +315,6 @@ def _numbers(name: str) -> list[int]:
 
 
 def _exchange(rename: Mapping[str, str]) -> dict[str, str]:
-    """Return `rename`, and new names for the arrays whose names it gives to others."""
     left = [new for new in rename if new not in rename.values()]
     lost = [name for name in rename.values() if name not in rename]
     return {**rename, **dict(zip(lost, left, strict=False))}

@@ -41,13 +41,8 @@ def write_together(
     """Write a checkpoint to a folder that several processes share. Every process must call this function.
 
     Args:
-      folder: the shared folder.
-      step: the step number of the checkpoint.
       arrays: the arrays by name. JAX arrays may be divided among the processes; the first process writes all other
         arrays.
-      meta: a function that returns the JSON to store beside the arrays; called only in the first process.
-      group: the processes.
-      copied: a function that is called when the arrays are copied to the host. The caller may change the arrays then.
 
     Raises:
       CheckpointError: a process has failed. The new checkpoint is removed, and all earlier checkpoints stay unchanged.
@@ -72,14 +67,6 @@ def write_together(
 
 def in_all(group: Group, what: str, work: Callable[[], T]) -> list[T]:
     """Run `work` in all processes; if it fails in one process, fail in all processes.
-
-    Args:
-      group: the processes.
-      what: a description of the work, for messages.
-      work: a function that runs in this process, and returns JSON.
-
-    Returns:
-      The result of each process, by process index.
 
     Raises:
       CheckpointError: `work` has failed in a process. With a single process, exceptions of `work` propagate.
@@ -121,7 +108,6 @@ def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
 
 
 def _begun(folder: Folder, step: int) -> str:
-    """Create the temporary folder in which a checkpoint is written; return the name of the folder."""
     temporary = folder.begin(step)
     (temporary / ARRAYS).mkdir(mode=0o700)
     return temporary.name

@@ -53,7 +53,6 @@ class RemoteFolder(Folder):
     Args:
       address: for example "s3://bucket/run". The library of the store finds credentials in their usual files and
         environment variables.
-      read_only: True changes no file.
 
     Raises:
       CheckpointError: the store cannot be reached, or its library is not installed.

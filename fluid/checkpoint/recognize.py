@@ -138,7 +138,6 @@ def instead(path: pathlib.Path, wanted: str) -> str | None:
     Returns None for the wanted kind, and for an unknown kind.
 
     Args:
-      path: a file or folder.
       wanted: the expected kind: "parameters", "exported" for a model that runs, "checkpoints", or "original" for a
         model of PaddlePaddle Fluid.
     """

@@ -25,11 +25,6 @@ def is_safetensors(path: pathlib.Path) -> bool:
 def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, str]) -> None:
     """Write arrays to a file in the safetensors format, atomically.
 
-    Args:
-      path: the file.
-      arrays: the arrays, by name.
-      notes: the metadata of the file: texts by name.
-
     Raises:
       ArgumentTypeError: the format does not support the dtype of an array.
       ParameterFileError: the file cannot be written.

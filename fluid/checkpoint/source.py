@@ -22,14 +22,9 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
     """Return arrays under the names that a program uses.
 
     Args:
-      arrays: the arrays, by name.
       rename: patterns and the names that replace matching names. The first matching pattern counts; names without a
         match stay. `*`, `?` and `[abc]` match as in a glob; the matched texts replace the first, second, ... `*` of the
         new name. `{n}` matches a number, which the new name may contain as `{n}`, `{n+1}` or `{n-1}`.
-      where: the origin of the arrays, for messages.
-
-    Returns:
-      The arrays by their new names.
 
     Raises:
       ArgumentError: a new name uses a `*` or a number that its pattern does not have.
@@ -63,8 +58,6 @@ class RenameRule:
 
     Args:
       pattern: a name with `*`, `?`, `[abc]`, or `{n}` for a number.
-      target: the new name, which may contain `*`, and numbers of the pattern, as in `{n+1}`.
-      argument: the name of the argument that holds the entry, for messages, such as "rename".
 
     Raises:
       ArgumentError: the new name uses a `*` or a number that its pattern does not have.
@@ -107,12 +100,7 @@ class RenameRule:
 
 
 def _expression(part: str, before: Sequence[str]) -> str:
-    """Convert a part of a `rename` pattern, such as `*` or `{n}`, to a regular expression.
-
-    Args:
-      part: a sign such as `*` or `{n}`, or the text between two signs.
-      before: the parts on the left of this part.
-    """
+    """Convert a part of a `rename` pattern, such as `*` or `{n}`, to a regular expression."""
     if not _SIGN.fullmatch(part):
         return re.escape(part)
     if part.startswith("{"):
@@ -154,9 +142,6 @@ class ArraySource(NamedTuple):
 
         A `fluid.reader.Table` encodes raw rows of data as feeds.
 
-        Args:
-          table: the JSON of the `fluid.reader.Table` of the program; None if it has no Table.
-
         Raises:
           ParameterError: the tables encode rows in different ways.
         """
@@ -183,9 +168,6 @@ class ArraySource(NamedTuple):
 
 def source_of(given: Parameters) -> ArraySource:
     """Return the arrays of a file, or of a mapping, as an ArraySource.
-
-    Args:
-      given: the path of a file of parameters, or arrays by name.
 
     Raises:
       ParameterFileError: the file does not exist, or has another format.
@@ -217,9 +199,6 @@ def _arrays_of(given: Any) -> str:
 
 def newest_checkpoint(path: PathLike) -> ArraySource:
     """Return the parameters and states of the newest whole checkpoint in a folder. The folder is not changed.
-
-    Args:
-      path: the folder, or its address in an object store.
 
     Raises:
       CheckpointError: the folder does not exist, or holds no whole checkpoint.
@@ -257,6 +236,5 @@ def newest_checkpoint(path: PathLike) -> ArraySource:
 
 
 def _brief(value: Any) -> str:
-    """Return the repr of a value, cut to 200 characters for messages."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

@@ -198,12 +198,7 @@ def _on_host(value: Any) -> np.ndarray:
 
 
 class _Row:
-    """One entry of a NameTable: a pattern for names in a file, the parameters that it sets, and an order of axes.
-
-    Args:
-      pattern: the key of the entry: a pattern for names in the file.
-      target: the value of the entry: names of parameters, or a pair of names and "transpose" or an order of axes.
-    """
+    """One entry of a NameTable: a pattern for names in a file, the parameters that it sets, and an order of axes."""
 
     def __init__(self, pattern: str, target: Any):
         names, axes = target if isinstance(target, tuple) and len(target) == 2 else (target, ())
@@ -220,13 +215,11 @@ class _Row:
 
     @property
     def conversion(self) -> str:
-        """The change of an array of the file, as text for the report: the order of axes and the number of parts."""
         order = self._axes if isinstance(self._axes, str) else f"axes {tuple(self._axes)}" if self._axes else ""
         split = f"split in {len(self._rules)}" if len(self._rules) > 1 else ""
         return ", ".join(filter(None, (order, split)))
 
     def targets(self, name: str) -> list[str] | None:
-        """Return the names of the parameters that get the array `name` of a file; None if no parameter does."""
         found = [rule.apply(name) for rule in self._rules]
         return None if found[0] is None else [str(target) for target in found]
 
@@ -234,9 +227,6 @@ class _Row:
         """Return the values of the parameters that one array of a weight file contains.
 
         The array is transposed and split as the name table says.
-
-        Raises:
-          ValueError: the array cannot be transposed or split in this way.
         """
         if isinstance(self._axes, str):
             array = array.T
@@ -265,15 +255,6 @@ def fit(
     given: PathLike | Mapping[str, Any], table: NameTable, wanted: Wanted, ignore: str | Sequence[str] = ()
 ) -> tuple[ArraySource, StateDictReport]:
     """Convert the weights of another library to the parameters of a program; see `fluid.io.load_state_dict`.
-
-    Args:
-      given: the path of a file that another library wrote, or arrays by name.
-      table: a dict from names in the file to names in the program, see `NameTable`.
-      wanted: shape and dtype of the program's arrays, by name.
-      ignore: names and globs to leave out, in the file and in the program.
-
-    Returns:
-      Arrays by the names of the program, and the report.
 
     Raises:
       ArgumentTypeError: a row of the table is invalid.
@@ -354,7 +335,6 @@ def _leftovers(
 
 
 def _matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names that match a pattern. A pattern without a match is no error, because files may differ."""
     return [name for name in names if any(name == p or fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 

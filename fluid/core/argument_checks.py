@@ -23,16 +23,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """Check that an argument is a whole number in a range.
 
-    Args:
-      owner: the function or class of the argument, for the message, such as "fc" or "EarlyStopping".
-      name: the name of the argument.
-      value: an integer of any type except bool; during an export, also a symbolic dimension.
-      least: the smallest valid number.
-      most: the largest valid number; None for no limit.
-
-    Returns:
-      The number, as an int; a symbolic dimension unchanged.
-
     Raises:
       ArgumentError: the value is not an integer, or is outside `least ... most`.
 
@@ -98,9 +88,6 @@ def fitting(name: str) -> Callable[[F], F]:
 
     For a frozen dataclass, an assignment to a field raises an error that shows how to make a changed copy.
 
-    Args:
-      name: the name of the function or class as users write it, for the message.
-
     Example:
       >>> @fitting("double")
       ... def double(number): return 2 * number
@@ -149,11 +136,6 @@ def switches_of(function: Callable[..., Any]) -> frozenset[str]:
 def check_switches(name: str, switches: frozenset[str], given: Mapping[str, Any]) -> None:
     """Raise an error if a bool argument is a string: Python would treat any string, even "False", as True.
 
-    Args:
-      name: the name of the function as users write it.
-      switches: the names of the bool arguments, from `switches_of`.
-      given: the keyword arguments of the call.
-
     Raises:
       ArgumentTypeError: a bool argument is a string.
     """
@@ -166,7 +148,6 @@ def check_switches(name: str, switches: frozenset[str], given: Mapping[str, Any]
 
 
 def _fit_class(kind: Any, name: str) -> None:
-    """Wrap the constructor of a class with argument checks; for a frozen dataclass, also explain failed assignments."""
     kind.__init__ = fitting(name)(kind.__init__)
     explain_frozen(kind, name)
 
@@ -175,10 +156,6 @@ def explain_frozen(kind: Any, name: str) -> None:
     """Make assignments to a frozen dataclass raise an error that shows how to make a changed copy.
 
     Other classes stay unchanged.
-
-    Args:
-      kind: the class. Its optional attribute `_set_by` maps field names to advice about another way to set the field.
-      name: the name of the class as users write it.
     """
     refuse = vars(kind).get("__setattr__")
     if not dataclasses.is_dataclass(kind) or refuse is None or hasattr(refuse, "__wrapped__"):
@@ -205,14 +182,7 @@ def explain_frozen(kind: Any, name: str) -> None:
 def misfit_of(
     function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> errors.ArgumentTypeError | None:
-    """Return the error that explains why arguments do not fit a function; None if they fit.
-
-    Args:
-      function: the called function.
-      name: the name of the function as users write it.
-      args: the positional arguments, with `self` for methods.
-      kwargs: the keyword arguments.
-    """
+    """Return the error that explains why arguments do not fit a function; None if they fit."""
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **kwargs)
@@ -233,7 +203,6 @@ def misfit_of(
 
 
 def _verb(reason: str) -> str:
-    """Convert an error text of `inspect.Signature.bind` to words after the function name, such as "is missing ..."."""
     return f"is {reason}" if reason.startswith("missing") else f"got {reason.removeprefix('got ')}"
 
 
@@ -286,10 +255,6 @@ def not_copied(name: str, instead: str) -> Callable[..., Any]:
     """Return a method `__reduce_ex__` that makes copying and pickling raise an error with advice.
 
     Classes that hold compiled steps and arrays on devices use this method, because they cannot be copied.
-
-    Args:
-      name: the name of the class as users write it.
-      instead: the code to write instead of a copy, for the message.
     """
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
@@ -350,9 +315,6 @@ def doubt_reading(message: str) -> None:
     """Warn once of code that has another meaning in PaddlePaddle Fluid than most users expect today.
 
     The warning begins with the user's source line.
-
-    Args:
-      message: the meaning in PaddlePaddle Fluid, the meaning that users expect, and the code to write for each.
     """
     if not current_frame("core.doubt_reading").as_fluid:
         doubt(message)
@@ -363,9 +325,6 @@ def doubt_setting(message: str) -> None:
 
     Outside a program function (a function that calls layers), the warning appears immediately. Inside a program
     function, each trace creates the object again, but only the first traced run issues the warning.
-
-    Args:
-      message: the mistake and the code to write instead.
     """
     frame = present_frame()
     if frame is None:

@@ -24,12 +24,6 @@ def axes_of(owner: str, sharding: Any, known: Mapping[str, int], strict: bool = 
     A mesh with only the batch axes "data" and "fsdp" ignores other axis names, unless `strict` is set. So a program
     that names more axes also runs on such a mesh.
 
-    Args:
-      owner: the name of the array or layer, for messages.
-      sharding: for each dimension one axis name, several axis names, or None.
-      known: the size of each mesh axis, by name.
-      strict: refuse every axis that the mesh does not have.
-
     Raises:
       ArgumentError: `sharding` has another form, names an unknown axis, or uses an axis twice.
 
@@ -96,10 +90,6 @@ def refuse_mesh(owner: str, instead: str) -> None:
     """Raise an error for a layer that calls Python on the host if JAX traces the layer for several devices.
 
     The devices would wait for each other at the call of Python; CPU devices would wait forever.
-
-    Args:
-      owner: the name of the layer, for the message.
-      instead: the advice, for the message.
 
     Raises:
       ArgumentError: the step is traced for several devices.

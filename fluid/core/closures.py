@@ -33,9 +33,6 @@ from fluid.core.shared_functions import Shared
 def with_fixed_closure(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a copy of a function whose variables of enclosing functions keep their present values.
 
-    Args:
-      function: a program function. A function that closes over nothing is returned itself.
-
     Example:
       >>> functions = []
       >>> def make():
@@ -50,11 +47,7 @@ def with_fixed_closure(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Copies:
-    """The copies of functions and cells, by the `id` of the originals, so that each has one copy.
-
-    Args:
-      shared: the `id` of each cell that stays shared with the original functions.
-    """
+    """The copies of functions and cells, by the `id` of the originals, so that each has one copy."""
 
     def __init__(self, shared: set[int]):
         self._shared = shared

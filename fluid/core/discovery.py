@@ -45,12 +45,6 @@ def stacked_zeros(
     Successive means that the data reaches the second weight only through the first. Then the first weight has no
     gradient while the second weight is 0, and later the units (outputs) of the first weight stay equal to each other. A
     zero weight at the end of a residual block is harmless, because the data also takes the other path.
-
-    Args:
-      jaxpr: the equations of a program.
-      parameters: the variables of the parameters, by name.
-      specs: the ParameterSpecs, by name.
-      moving: the variables that differ from step to step, such as feeds and parameters.
     """
     constant = {n: v for n, v in parameters.items() if _is_constant(specs[n])}
     matrices = [n for n in constant if specs[n].trainable and len(specs[n].shape) > 1 and _is_zero(specs[n])]
@@ -64,11 +58,9 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
     """Return the names of the first two successive zero weights, in the order of the equations; None if there are none.
 
     Args:
-      jaxpr: the equations.
       kinds: for each variable its kind and the name of a weight. "weight" is a zero weight, perhaps reshaped or
         transposed. "dead" is a variable that depends on the data only through the named zero weight. "alive" is any
         other variable. The function adds the kinds of the results of the equations.
-      specs: the ParameterSpecs, by name.
     """
     for equation in jaxpr.eqns:
         inputs = [None if is_literal(v) else kinds.get(v) for v in equation.invars]
@@ -110,7 +102,6 @@ def _is_constant(spec: ParameterSpec) -> bool:
 
 
 def _is_zero(spec: ParameterSpec) -> bool:
-    """Return whether the initializer of a parameter is known to return only zeros, as `Constant(0.0)` does."""
     value = getattr(spec.initializer, "value", None)
     return spec.initializer is jax.nn.initializers.zeros or (value is not None and not np.any(value))
 
@@ -223,13 +214,6 @@ def discover(
     function: Callable[[], Any], name: str, precision: str | None, batch: int, feeds: Mapping[str, Sequence[int]]
 ) -> Discovery:
     """Trace a program function once, in train mode, without computing any array.
-
-    Args:
-      function: the program function, which calls layers and returns outputs.
-      name: the name of the program, for messages.
-      precision: the argument of `Program`.
-      batch: the batch size of the dummy data.
-      feeds: shapes of input arrays by name, which replace the declared shapes.
 
     Raises:
       ProgramError: the function returns nothing, or a value that is not an array.
@@ -396,14 +380,6 @@ def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) 
 def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, ...]]) -> frozenset[str]:
     """Raise an error for a loss that training cannot change; warn of parameters without a gradient and negated losses.
 
-    Args:
-      program: the name of the program.
-      found: the results of a traced run of the program.
-      minimized: for each loss, the names of the parameters to train.
-
-    Returns:
-      The names of the parameters that have a gradient, as far as the traced equations show.
-
     Raises:
       ProgramError: a loss has no parameters to train, or no gradient with respect to any of its parameters.
     """
@@ -476,14 +452,7 @@ def _warn_of_other_losses(program: str, found: Discovery) -> None:
 def warn_of_likely_mistakes(
     program: str, found: Discovery, batch: int, other: Callable[[], tuple[Discovery | None, int]]
 ) -> None:
-    """Warn of computations in a program that are legal but most likely mistakes.
-
-    Args:
-      program: the name of the program.
-      found: the results of a traced run of the program.
-      batch: the batch size of the dummy data.
-      other: returns the results of another run and its batch size; None for results if the program has one size only.
-    """
+    """Warn of computations in a program that are legal but most likely mistakes."""
     lines = _pairs_of_rows(found, batch)
     if lines:  # a size of the program may equal the batch size of one run, not of both
         second, rows = other()

@@ -16,17 +16,7 @@ _EVALUATED = ("scan", "cond", "checkpoint", "remat2")
 def with_equation_values(
     apply: Callable[[Any], Any], variables: Any, wanted: Collection[str] | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """Apply a function; return its result, and its named values inside loops and branches, by name.
-
-    Args:
-      apply: a pure function, which labels named values in loops and branches with `core.equations.label`.
-      variables: the argument of `apply`.
-      wanted: the names of the values to return; None for all.
-
-    Returns:
-      The result of the function, and the values by name. A value inside a loop has a leading dimension of
-      iterations. A value in a branch that does not run is NaN, or 0 if it is an integer.
-    """
+    """Apply a function; return its result, and its named values inside loops and branches, by name."""
     closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)
     evaluation = _Evaluation(_names(closed.jaxpr), wanted)
     # The evaluation is not jitted, because enclosing JAX transformations, such as vjp, must see each equation.
@@ -35,7 +25,6 @@ def with_equation_values(
 
 
 def _names(jaxpr: Any) -> dict[int, str]:
-    """Return the label of each labelled equation, by the `id` of the equation."""
     return {id(equation): name for equation in _evaluated(jaxpr) if (name := labelled(equation)) is not None}
 
 
@@ -49,12 +38,7 @@ def _evaluated(jaxpr: Any) -> Iterator[Any]:
 
 
 class _Evaluation:
-    """An evaluator of the equations of a jaxpr that returns labelled values by name.
-
-    Args:
-      names: the names of equations, by the `id` of the equation.
-      wanted: the names of the values to return; None for all.
-    """
+    """An evaluator of the equations of a jaxpr that returns labelled values by name."""
 
     def __init__(self, names: Mapping[int, str], wanted: Collection[str] | None):
         self._names = {equation: name for equation, name in names.items() if wanted is None or name in wanted}
@@ -135,5 +119,4 @@ def _bind(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _not_computed(shape: Any) -> Any:
-    """Return an array of NaN, or of 0 for integers; it replaces a value of a branch that does not run."""
     return jnp.full(shape.shape, jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else 0, shape.dtype)

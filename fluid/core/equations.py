@@ -44,9 +44,6 @@ def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_step
     For loops, branches and functions with custom derivatives, the function assumes a gradient for every input.
 
     Args:
-      jaxpr: the equations.
-      sources: variables by name.
-      target: a variable, or a literal.
       through_steps: also count dependence through integers, comparisons and rounding, which have no gradient; only
         `stop_gradient` ends the dependence.
     """
@@ -59,23 +56,12 @@ def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_step
 
 
 def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
-    """Return the names of those arrays in `candidates` that do not affect the results of a function.
-
-    Args:
-      function: a function of the dict `candidates` and of `rest`.
-      candidates: arrays by name.
-      rest: further arguments of the function.
-    """
+    """Return the names of those arrays in `candidates` that do not affect the results of a function."""
     return unread(jax.make_jaxpr(function)(dict(candidates), *rest).jaxpr, candidates)
 
 
 def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
-    """Return the names of those arrays in `candidates` that do not affect the results of a jaxpr.
-
-    Args:
-      jaxpr: the equations; the first inputs are the leaves of the dict `candidates`.
-      candidates: arrays by name.
-    """
+    """Return the names of those arrays in `candidates` that do not affect the results of a jaxpr."""
     live = {id(v) for v in jaxpr.outvars}
     for equation in reversed(jaxpr.eqns):
         if any(id(v) in live for v in equation.outvars):
@@ -109,14 +95,7 @@ def independent(jaxpr: Any) -> Any:
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str], kinds: str) -> None:
-    """Add to `moving` each variable of a jaxpr that depends on source variables, with the names of these sources.
-
-    Args:
-      jaxpr: the equations.
-      moving: the source names by variable; at first only the sources themselves.
-      flat: names of primitives whose results count as independent of their inputs.
-      kinds: NumPy dtype kinds, such as "bui"; results with these kinds count as independent too.
-    """
+    """Add to `moving` each variable of a jaxpr that depends on source variables, with the names of these sources."""
     for equation in jaxpr.eqns:
         inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
         inner = called(equation)
@@ -133,12 +112,7 @@ def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str]
 
 
 def arrays_differ(constants: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Return whether two traces of a program took arrays from outside that have equal shapes and other numbers.
-
-    Args:
-      constants: the arrays that the first trace took from outside, in the order of its constant variables.
-      others: the arrays that the second trace took from outside.
-    """
+    """Return whether two traces of a program took arrays from outside that have equal shapes and other numbers."""
     return len(constants) == len(others) and any(
         _is_array(first) and _is_array(second) and first.shape == second.shape and not np.array_equal(first, second)
         for first, second in zip(constants, others, strict=True)
@@ -150,11 +124,6 @@ def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
 
     Constant keys from the argument `seed=` of layers, and random arrays of a fixed size, cause no report,
     because both may be intended.
-
-    Args:
-      jaxpr: the equations.
-      moving: the variables whose values change from step to step, such as feeds and the random key of the step.
-      batch: the dummy batch size of the trace.
     """
     found: dict[str, None] = {}
     moving = set(moving)
@@ -189,12 +158,7 @@ def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:
 
 
 def negated_cost(jaxpr: Any, loss: Any) -> str | None:
-    """Return the name of the loss layer, such as "cross_entropy", if a program minimises its negative; else None.
-
-    Args:
-      jaxpr: the equations.
-      loss: the variable that training minimises.
-    """
+    """Return the name of the loss layer, such as "cross_entropy", if a program minimises its negative; else None."""
     makers, negative = _Makers(jaxpr), False
     while len(origins := makers.origins(loss)) == 1:
         equation, makers = origins[0]
@@ -218,10 +182,6 @@ def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
 
     For a constant index in range, JAX uses `slice`. For an index out of range it uses `dynamic_slice`, which reads the
     nearest element without an error.
-
-    Args:
-      jaxpr: the equations.
-      unknown: dummy sizes, such as the dummy batch size; dimensions of these sizes are not checked.
     """
     makers = {v: e for e in jaxpr.eqns for v in e.outvars}
     found: dict[tuple[str, int, int], None] = {}
@@ -246,21 +206,11 @@ def has_arrays(constants: Sequence[Any]) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether a constant of a JAX trace is an array with at least two elements, and not a random key."""
     return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1
 
 
 def maker_of(jaxpr: Any, variable: Any) -> str | None:
-    """Return the kind of computation, such as "softmax", that computes a value.
-
-    Args:
-      jaxpr: the equations.
-      variable: the variable of the value.
-
-    Returns:
-      "product" for a matrix product or a convolution, with or without a bias; "sigmoid", "softmax", "relu" or "tanh";
-      "log" for a logarithm or a log_softmax; None for every other computation.
-    """
+    """Return the kind of computation, such as "softmax", that computes a value."""
     makers = [_kind_of(*origin) for origin in _Makers(jaxpr).origins(variable)]
     if "product" in makers:
         return "product"
@@ -268,12 +218,7 @@ def maker_of(jaxpr: Any, variable: Any) -> str | None:
 
 
 def _kind_of(equation: Any, makers: "_Makers") -> str | None:
-    """Return the kind of computation of one equation, such as "softmax", as `maker_of` does; None for other kinds.
-
-    Args:
-      equation: the equation.
-      makers: the _Makers object that finds the equations of the inputs.
-    """
+    """Return the kind of computation of one equation, such as "softmax", as `maker_of` does; None for other kinds."""
     name = equation.primitive.name
     terms = equation.invars if name in _SUMS else equation.outvars
     if any(_is_product(*origin) for term in terms for origin in makers.origins(term)):
@@ -339,12 +284,7 @@ def device_in(equation: Any) -> str:
 
 
 def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any]:
-    """Return the equations that affect the targets, in the order of the jaxpr.
-
-    Args:
-      jaxpr: the equations.
-      targets: variables; by default all results of the jaxpr.
-    """
+    """Return the equations that affect the targets, in the order of the jaxpr."""
     live = {v for v in (jaxpr.outvars if targets is None else targets) if not is_literal(v)}
     found = []
     for equation in reversed(jaxpr.eqns):
@@ -390,10 +330,6 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
     All processes with equal JAX versions get equal checksums. Names, the numbers in constant arrays, and functions that
     only group equations, such as `jax.checkpoint`, do not change the checksum.
 
-    Args:
-      jaxpr: the equations.
-      targets: variables, or literals.
-
     Example:
       >>> jaxprs = [jax.make_jaxpr(f)(1.0).jaxpr for f in (jnp.sin, jax.checkpoint(jnp.sin), jnp.cos)]
       >>> first, grouped, other = (digest(jaxpr, jaxpr.outvars) for jaxpr in jaxprs)
@@ -410,11 +346,6 @@ def described(jaxpr: Any, targets: Sequence[Any], numbers: Mapping[Any, str] = {
     """Yield each equation that affects the targets, and a text that is equal for equal equations of two traces.
 
     Names, and functions that only group equations, do not change the texts.
-
-    Args:
-      jaxpr: the equations.
-      targets: variables, or literals.
-      numbers: a text for each variable that has a value of its own, such as a constant array.
     """
     known: dict[Any, str] = dict(numbers)
     fresh = itertools.count()
@@ -454,10 +385,6 @@ def checksums(jaxpr: Any, constants: Sequence[Any]) -> tuple[list[int], list[Any
 
     Two traces of a program at equal sizes give equal checksums, unless an equation, a number in it or an array from
     outside differs.
-
-    Args:
-      jaxpr: the equations.
-      constants: the arrays from outside that the equations use, in the order of the constant variables.
 
     Example:
       >>> def of(function):
@@ -514,13 +441,7 @@ def user_line(equation: Any) -> str:
 
 
 class _Makers:
-    """A map from each variable of a jaxpr to the equation that computes it, also inside called functions.
-
-    Args:
-      jaxpr: the equations.
-      outer: the _Makers of the calling jaxpr if `jaxpr` is a called function; None for the outermost jaxpr.
-      arguments: a dict from each argument variable of a called function to the variable that the call passes.
-    """
+    """A map from each variable of a jaxpr to the equation that computes it, also inside called functions."""
 
     def __init__(self, jaxpr: Any, outer: "_Makers | None" = None, arguments: Mapping[Any, Any] | None = None):
         self._makers = {v: e for e in jaxpr.eqns for v in e.outvars}
@@ -532,9 +453,6 @@ class _Makers:
 
         Reshapes and other changes of layout are skipped. For a selection such as `where`, the result includes the
         equations of all its cases.
-
-        Returns:
-          Pairs of an equation, and the _Makers object that finds the equations of the inputs.
         """
         if is_literal(variable):
             return []
@@ -582,9 +500,6 @@ def scan_counts(equation: Any) -> tuple[int, int]:
     The inputs are constants, then carried values, then arrays of which each iteration gets one slice. Only sliced
     inputs have one dimension less inside the loop. The function compares the numbers of dimensions, because some JAX
     versions do not store the two counts.
-
-    Args:
-      equation: the equation of a scan.
     """
     body = equation.params["jaxpr"].jaxpr
     carried = sum(len(v.aval.shape) == len(w.aval.shape) for v, w in zip(equation.outvars, body.outvars, strict=True))
@@ -601,9 +516,6 @@ def filled(jaxpr: Any) -> list[np.ndarray] | None:
     """Return the results of a jaxpr that only fills arrays with constants, as NumPy arrays; None for any other jaxpr.
 
     NumPy avoids the compilation that XLA needs for each new set of shapes.
-
-    Args:
-      jaxpr: the equations.
 
     Example:
       >>> filled(jax.make_jaxpr(lambda x: (jnp.zeros_like(x), jnp.full(3, 7, "int32")))(jnp.ones(2)).jaxpr)

@@ -87,14 +87,7 @@ _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
 def explained_error(error: Exception, program: str, batch: int, running: bool = False) -> errors.FluidError | None:
-    """Return an error that explains a mistake in a program function; None if the original error is clear.
-
-    Args:
-      error: the exception that was raised while the function was traced.
-      program: the name of the program.
-      batch: the dummy batch size of the first traced run.
-      running: True if a later run raised the error, False if the first traced run, on dummy data, raised it.
-    """
+    """Return an error that explains a mistake in a program function; None if the original error is clear."""
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
         return None
@@ -151,10 +144,6 @@ def traced_as(function: Callable[..., Any], program: str) -> Callable[[F], F]:
     A value that a program function keeps in a list, and that is used after the trace, raises an error of JAX in the
     code of the user, where nothing of fluid runs. The error says which function was traced, so it says there what to
     write instead.
-
-    Args:
-      function: the program function.
-      program: the name of the program.
     """
 
     def decorate(trace: F) -> F:
@@ -297,10 +286,6 @@ def explained_prints(batch: int, again: bool) -> Iterator[None]:
     """Print an explanation after a `with` block if the program function in it prints the dummy batch size.
 
     Standard output belongs to the whole process, so only the main thread checks the printed text.
-
-    Args:
-      batch: the dummy batch size.
-      again: True if an earlier run of the function has already printed its text; then the block prints nothing.
     """
     if threading.current_thread() is not threading.main_thread() or sys.stdout is None:
         yield

@@ -28,14 +28,6 @@ class NotNumbers(errors.ArgumentTypeError):
 def numbers_of(value: Any, dtype: Any = None, what: str = "data") -> np.ndarray:
     """Convert fed data to an array of numbers.
 
-    Args:
-      value: an array, or nested lists of numbers and arrays. An array of Python objects is read as a list of them.
-      dtype: the dtype of the array; by default NumPy chooses the dtype.
-      what: a name of the value, for the message.
-
-    Returns:
-      An array of numbers; an array of Python objects for whole numbers beyond the range of floating-point numbers.
-
     Raises:
       NotNumbers: there is a value that is no number, such as None, text or a date; or see `unmasked`.
       ValueError: lists of the same level differ in length.
@@ -84,11 +76,6 @@ def unmasked(value: Any, dtype: Any = None, what: str = "data") -> np.ndarray:
 
 def first_bad(value: Any, numbers: bool = True, within: Sequence[Any] = ()) -> tuple[list[int], str, str] | None:
     """Return the index of the first value in nested lists that is no number, a description of it, and the fix.
-
-    Args:
-      value: an array, or nested lists of numbers and arrays.
-      numbers: False to find only values that NumPy cannot read rightly: masked numbers, sparse matrices and tensors.
-      within: the lists and arrays that hold `value`, outermost first.
 
     Example:
       >>> first_bad([[1, 2], np.ma.array([3, 4], mask=[False, True])])[:2]

@@ -417,9 +417,6 @@ class Frame:
 
         In a shared function (`fluid.shared`), the name is equal in all calls: `net(2)/fc_0.w_0` becomes `net/fc_0.w_0`.
 
-        Args:
-          name: the name of the layer in this call, and a suffix, such as "net(2)/fc_0.w_0".
-
         Raises:
           ParameterError: an open name scope has the name of a shared function.
         """
@@ -466,20 +463,13 @@ def running(frame: Frame) -> Iterator[Frame]:
 
 
 def present_frame(settings: bool = False) -> Frame | None:
-    """Return the Frame, which holds the state of the running program function; None if none is running.
-
-    Args:
-      settings: also return the Frame of a running function that returns an optimizer.
-    """
+    """Return the Frame, which holds the state of the running program function; None if none is running."""
     frame = _current.get()
     return None if frame is not None and frame.settings_only and not settings else frame
 
 
 def current_frame(caller: str) -> Frame:
     """Return the Frame, which holds the state of the running program function.
-
-    Args:
-      caller: the public name of the layer or function that needs the Frame, such as "layers.fc", for the error message.
 
     Raises:
       OutsideProgramError: no program function is running.
@@ -556,7 +546,6 @@ def user_path() -> tuple[Call, ...]:
 
 @functools.lru_cache(4096)
 def _column(code: CodeType, instruction: int) -> int:
-    """Return the column of an instruction; the compiler may write one call several times, as after `a if b else c`."""
     column = next(itertools.islice(code.co_positions(), instruction // 2, None))[2]
     return instruction if column is None else column  # None with `python -X no_debug_ranges`
 
@@ -637,13 +626,7 @@ _warned: "weakref.WeakValueDictionary[tuple[int, str], Any]" = weakref.WeakValue
 
 
 def warn_once(about: Any, subject: str, message: Callable[[], str]) -> None:
-    """Issue a FluidWarning about an object, at most once for each subject.
-
-    Args:
-      about: an object that allows weak references, such as a FeedSpec or a Reader.
-      subject: a word for the reason of the warning.
-      message: returns the text; called only if the warning is issued.
-    """
+    """Issue a FluidWarning about an object, at most once for each subject."""
     if (id(about), subject) in _warned:
         return
     warn(message())

@@ -38,10 +38,6 @@ class Gathering(Protocol):
         """Gather a parameter that is sharded over the mesh axis "fsdp", so that each device has all of it.
 
         Parameters of repeated blocks, which are stacked in one array, stay sharded until a block reads its slice.
-
-        Args:
-          name: the name of the parameter.
-          array: the parameter, or one block's slice of a stacked parameter.
         """
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,9 +82,6 @@ class Layout(Protocol):
     def check(self, names: Collection[str]) -> None:
         """Raise an error if one of the user's sharding rules matches no array; all programs must be registered before.
 
-        Args:
-          names: the names of all arrays.
-
         Raises:
           UnknownNameError: a sharding rule matches no name.
         """
@@ -97,12 +90,7 @@ class Layout(Protocol):
         """Put a pytree of arrays on the device; with a device mesh, put a full copy on every device."""
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Return copies of the arrays `new`, each with the device and sharding of the array in `old` of equal name.
-
-        Args:
-          new: the new arrays by name, on the host or a device.
-          old: the replaced arrays by name.
-        """
+        """Return copies of the arrays `new`, each with the device and sharding of the array in `old` of equal name."""
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Copy the input arrays of a step to the devices, or to host memory if the step reads them faster there.
@@ -118,30 +106,16 @@ class Layout(Protocol):
         """
 
     def rows_here(self, count: int) -> Collection[int]:
-        """Return the indices of the rows of a minibatch that devices of this process hold.
-
-        Args:
-          count: the number of rows of the minibatch.
-        """
+        """Return the indices of the rows of a minibatch that devices of this process hold."""
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """Return the initial parameters and states of a program, by name.
-
-        Args:
-          program: the program.
-          root: the random key from which they are drawn; if it is None, all arrays are zeros.
-        """
+        """Return the initial parameters and states of a program, by name."""
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
         """Return the initial optimizer state for `parameters`; `rule` is the update rule of an optimizer."""
 
     def jit_train(self, step: Callable[..., Any], state: Any) -> Any:
-        """Compile a pure training step `step(state, constants, feeds, overrides)`, with the buffers of `state` donated.
-
-        Args:
-          step: returns the new state and the results.
-          state: the state of the first call; each array of the new state gets the same device and sharding.
-        """
+        """Compile a pure training step `step(state, constants, feeds, overrides)`, which donates `state`."""
 
     def jit_test(self, step: Callable[..., Any]) -> Any:
         """Compile an inference step, a pure function `step(arrays, feeds, *rest)` that changes no parameters."""

@@ -57,11 +57,6 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
 
     The records are feeds, warnings, name counters and the flags for random numbers and for the mode.
 
-    Args:
-      frame: the outer frame.
-      child: the inner frame of a loop or branch, from `inner_frame`.
-      caller: the public name for error messages, such as "layers.scan".
-
     Raises:
       ProgramError: the loop or branch declared a feed, or called `optimizer.minimize`.
     """
@@ -89,11 +84,6 @@ class Body:
     In the first traced run of a program, the constructor runs the function once, which creates its parameters outside
     the loop. If a feed overrides a named value inside the loop, the feed replaces this value in every iteration.
     Embedding tables that the function reads get dense updates, which change all rows.
-
-    Args:
-      function: takes and returns pytrees of arrays.
-      examples: arguments for the first run; only their shapes and dtypes matter.
-      caller: the public name for error messages, such as "layers.scan".
 
     Attributes:
       written: names of the states that the function changes.
@@ -138,13 +128,8 @@ class Body:
         """Run the function for one iteration.
 
         Args:
-          states: values of the states that the function changes, by name.
           iteration: the number of the iteration, an int32 scalar, from which random layers compute new keys. None if
             there is only one iteration.
-          args: the arguments of the function.
-
-        Returns:
-          The result of the function, and the changed states by name.
         """
         child = self._child(iteration)
         child.given.states |= states
@@ -161,7 +146,6 @@ class Body:
         return child
 
     def _first_child(self) -> Frame:
-        """Return the Frame (state) of the body's first run, which records the body's parameters and states."""
         return self._child(0)
 
     def _run(self, child: Frame, args: Sequence[Any]) -> Any:
@@ -256,12 +240,6 @@ def stack_depth(spec: ParameterSpec) -> int:
 def check_stages(owner: str, axis: str, count: int, size: int) -> None:
     """Check that `count` repeated blocks can be divided evenly over a mesh axis of `size` devices.
 
-    Args:
-      owner: the name of the layer with the blocks, for the message.
-      axis: the name of the mesh axis.
-      count: the number of blocks.
-      size: the size of the mesh axis.
-
     Raises:
       ArgumentError: `count` is not a multiple of `size`.
     """
@@ -278,14 +256,6 @@ class StackedBody(Body):
 
     Arrays whose names begin with `scope` are created as one stacked array `[count, ...]`. All runs share the arrays
     with other names, which come from `ParamAttr(name=...)`.
-
-    Args:
-      function: takes and returns pytrees of arrays.
-      examples: arguments for the first run; only their shapes and dtypes matter.
-      caller: the public name for error messages, such as "layers.repeat".
-      count: the number of runs.
-      scope: the full name scope of the arrays, such as "repeat_0".
-      axis: the mesh axis over which the stacked arrays are sharded; None if each device has the full arrays.
 
     Attributes:
       arrays: the stacked parameters and states, by name. The argument `states` of a call includes one slice of each.
@@ -330,9 +300,6 @@ class StackedBody(Body):
 
         The parameters of all runs are stacked in arrays. The dict `states` must include, by name, the slices for this
         run.
-
-        Returns:
-          The result of the function, and the changed states by name.
         """
         child = self._child(iteration)
         slices = {name: states[name] for name in self._own}
@@ -412,23 +379,14 @@ class Stages:
         self._open: list[_Stage] = []
 
     def argument(self, example: Any) -> Any:
-        """Return a tracer for the next argument of the recorded function.
-
-        Args:
-          example: pytree of arrays or `jax.ShapeDtypeStruct`s; only their shapes and dtypes matter.
-        """
+        """Return a tracer for the next argument of the recorded function."""
         stage = _Stage()
         value = stage.start(example)
         self._open.append(stage)
         return value
 
     def close(self, results: Sequence[Any], probes: Sequence[Any] = ()) -> "Staged":
-        """End the recorded function and return it. Tracers from inside the function can no longer be used.
-
-        Args:
-          results: the arrays that the function returns.
-          probes: arrays for which `Staged.inside` reports whether the function computed them.
-        """
+        """End the recorded function and return it. Tracers from inside the function can no longer be used."""
         jaxprs: list[Any] = []
         values = [*results, *probes]
         places: list[int | None] = list(range(len(values)))

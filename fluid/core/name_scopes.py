@@ -61,14 +61,7 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
 
 
 def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
-    """Record the parameters that a name scope created; warn if an earlier `with` block created similar parameters.
-
-    Args:
-      frame: the Frame (state) of the running program function.
-      scope: the full prefix of names in the scope, such as "generator/decoder".
-      site: the user's source line that opened the scope.
-      known: names of the arrays that the program had before the scope was opened.
-    """
+    """Record the parameters that a name scope created; warn if an earlier `with` block created similar parameters."""
     new = [(n, s) for n, s in frame.declared.arrays.items() if n not in known and n.startswith(f"{scope}/")]
     if not frame.discovering or not new:
         return
@@ -91,10 +84,6 @@ class NameScope:
     `name_scope` creates a NameScope. `scope.fc_0` and `scope["fc_0"]` return the final result of the layer `fc_0`.
     `scope["fc_0.tmp_0"]` returns a named value, `scope["fc_0.w_0"]` a parameter or state, and `scope.inner` the nested
     scope "inner". All of them exist only while the program function runs.
-
-    Args:
-      prefix: the full prefix, such as "generator/decoder".
-      frame: the frame of the program function.
     """
 
     def __init__(self, prefix: str, frame: Frame):
@@ -156,12 +145,7 @@ class NameScope:
         return name.startswith(f"{self._prefix}/")
 
     def _running(self) -> Frame:
-        """Return the Frame (state) of the program function that opened the scope.
-
-        Raises:
-          OutsideProgramError: the program function is not running now, or the loop or branch that opened the scope is
-            not running.
-        """
+        """Return the Frame (state) of the program function that opened the scope."""
         frame = self._frame()
         now = present_frame()
         same = frame is not None and now is not None and frame.declared.arrays is now.declared.arrays
@@ -176,11 +160,7 @@ class NameScope:
 
 
 class Parameters(Mapping[str, Any]):
-    """The parameters of a name scope: arrays by name, in order of creation. `NameScope.parameters` returns them.
-
-    Args:
-      scope: the name scope.
-    """
+    """The parameters of a name scope: arrays by name, in order of creation. `NameScope.parameters` returns them."""
 
     def __init__(self, scope: NameScope):
         self._scope = scope

@@ -72,9 +72,6 @@ class Change(NamedTuple):
 class OutsideValues:
     """The values from outside that a program function reads, at the time of construction.
 
-    Args:
-      function: the program function.
-
     Example:
       >>> settings = {"rate": 0.5}
       >>> def program(): return settings["rate"]
@@ -90,11 +87,7 @@ class OutsideValues:
         self._accepted: dict[str, dict[Hashable, Any]] = {}
 
     def leave_out_changed(self) -> bool:
-        """Stop to compare the values that have changed by now, such as a counter that the function itself increments.
-
-        Returns:
-          Whether one of these values is a number or a generator of random numbers, and no list that has grown.
-        """
+        """Stop comparing values that have changed by now, such as a counter that the function itself increments."""
         now = _read(self._function)
         own = [key for key in self._first if not _same(self._first[key], now.get(key))]
         numbers = any(isinstance(self._first[key], int | float | np.generic | _Generator) for key in own)
@@ -134,7 +127,6 @@ def random_states() -> list[_Content]:
 
 @functools.lru_cache(1000)
 def _names_in(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals and attributes in a code object, and in the functions that it defines."""
     inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names_in(constant)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))
 
@@ -259,7 +251,6 @@ def _is_users(kind: type) -> bool:
 
 @functools.lru_cache(1000)
 def _is_foreign(file: str) -> bool:
-    """Return whether a file belongs to fluid, JAX, NumPy, Python or an installed package."""
     return is_library(file) or file.startswith((*_FOLDERS, "<frozen", "<built-in"))
 
 

@@ -281,7 +281,6 @@ class Program(KnownAttributes):
         )
 
     def _shown(self) -> tuple[list[str], list[str]]:
-        """Return one text for each feed and each output, such as "x: float32[batch, 4]"."""
         names = self.output_names
         outputs = [str(v) for v in self.outputs] if names is None else map("{}: {}".format, names, self.outputs)
         return [f"{name}: {Array(s.shape, s.dtype)}" for name, s in self.feeds.items()], list(outputs)
@@ -413,11 +412,7 @@ class Program(KnownAttributes):
         return {name.rpartition(".tmp_")[0]: value for name, value in found.items() if ".tmp_" in name} | found
 
     def _equation_shapes(self, batch: int) -> dict[str, Array]:
-        """Trace the program in train mode, and return shape and dtype of the values in loops and branches.
-
-        Args:
-          batch: the dummy batch size of the trace.
-        """
+        """Trace the program in train mode, and return shape and dtype of the values in loops and branches."""
 
         def values(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
             def apply(_: Any) -> Applied:
@@ -540,11 +535,7 @@ class Program(KnownAttributes):
                 self._checksums[TEST] = self._traced_checksums(TEST)[0]
 
     def _traced_checksums(self, mode: str) -> tuple[list[int], list[Any]]:
-        """Trace the function with dummy data; return checksums of its equations, and the equations.
-
-        Raises:
-          Exception: any error of the function.
-        """
+        """Trace the function with dummy data; return checksums of its equations, and the equations."""
         with warnings.catch_warnings():
             # Ignore warnings: the first trace has already given them.
             warnings.simplefilter("ignore", errors.FluidWarning)
@@ -580,11 +571,7 @@ class Program(KnownAttributes):
             )
 
     def _recorded(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `overrides` with each alias replaced by the recorded name of the value.
-
-        Raises:
-          ArgumentError: two names in `overrides` mean one value.
-        """
+        """Return `overrides` with each alias replaced by the recorded name of the value."""
         names: dict[str, str] = {}
         for name in overrides:
             if (other := names.setdefault(self.aliases.get(name, name), name)) != name:
@@ -609,12 +596,7 @@ class Program(KnownAttributes):
         return self._in_test(names, {})
 
     def _in_test(self, read: Callable[[Frame, list[Any]], T], otherwise: T) -> T:
-        """Trace the program function in test mode on dummy data, and return the result of `read`.
-
-        Args:
-          read: called with the Frame (the state) of the run and the outputs.
-          otherwise: the result if the function raises an error in test mode; a later run of the program reports it.
-        """
+        """Trace the program function in test mode on dummy data, and return the result of `read`."""
         found = []
         key = jax.random.key(0)
 
@@ -630,19 +612,12 @@ class Program(KnownAttributes):
     def _run_in_test(
         self, key: jax.Array, arrays: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> tuple[Frame, list[Any]]:
-        """Run the program function in test mode; return the Frame (the state of the run) and the outputs.
-
-        Args:
-          key: the random key.
-          arrays: parameters and states by name.
-          feeds: feeds by name.
-        """
+        """Run the program function in test mode; return the Frame (the state of the run) and the outputs."""
         parameters, states = ({n: arrays[n] for n in part} for part in (self.parameters, self.states))
         with explained_prints(self.dummy_batches[0], again=True):
             return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
 
     def _empty_arrays(self) -> dict[str, Any]:
-        """Return a `jax.ShapeDtypeStruct` for each parameter and state, by name."""
         specs = (self.parameters | self.states).items()
         return {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
 
@@ -689,7 +664,6 @@ class Program(KnownAttributes):
         return self._stand_ins(self.dummy_batches[0] if batch is None else batch, STEPS)
 
     def _stand_ins(self, batch: int, steps: Pair, size: int | None = None) -> dict[str, Any]:
-        """Return dummy feeds; `size` replaces `batch` in the open dimensions of a feed but the first."""
         made = {name: stand_in(spec, batch, steps, size) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 
@@ -766,7 +740,6 @@ def _key_name(spec: ParameterSpec) -> str:
 
 
 def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
-    """Return the largest first dimension of the feeds with a variable batch size, or of all feeds if none has one."""
     sizes = {name: jnp.shape(data_of(value))[0] for name, value in feeds.items() if jnp.ndim(data_of(value))}
     following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
     return max(set(following or sizes.values()), default=1)
@@ -784,7 +757,6 @@ def _with_steady_limits(first: Frame, second: Frame) -> dict[str, FeedSpec]:
 
 
 def _sizes_of(found: Discovery) -> set[int]:
-    """Return the sizes that a program declares, for feeds, parameters and states."""
     declared = found.frame.declared
     shapes = [*(feed.shape for feed in declared.feeds.values()), *(array.shape for array in declared.arrays.values())]
     return {size for shape in shapes for size in shape if size is not None}

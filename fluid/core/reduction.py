@@ -66,10 +66,6 @@ def guess(shape: Sequence[int | None], doubt: str | None) -> Reduction:
     """Guess how to combine a program output over several minibatches, if the layers have recorded no rule.
 
     The values of a scalar are averaged ("mean"); the rows of other outputs are concatenated ("rows").
-
-    Args:
-      shape: the shape of the output.
-      doubt: the user's source line that computes the output, for a warning; None for no warning.
     """
     return Reduction("mean" if tuple(shape) in ((), (1,)) else "rows", doubt=doubt)
 
@@ -100,14 +96,7 @@ def said_of(frame: Frame, value: Any) -> Reduction | None:
 
 
 def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Contribution:
-    """Return the contribution of one minibatch to the value of an output over several minibatches.
-
-    Args:
-      frame: the Frame (state) of the run on the minibatch.
-      value: the output of the run.
-      reduction: the rule that combines the values of the output over minibatches.
-      examples: the number of examples of the minibatch.
-    """
+    """Return the contribution of one minibatch to the value of an output over several minibatches."""
     if reduction.kind == "function":
         inner = zip(frame.fact(value, "reduced").parts, reduction.parts, strict=True)
         return Contribution(tuple(part_of(frame, part, rule, examples) for part, rule in inner))
@@ -129,19 +118,7 @@ def is_of_output(reduction: Reduction) -> bool:
 
 
 def rest_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Any:
-    """Return the values of a training step that, beside an output, are needed to combine the output over several steps.
-
-    Args:
-      frame: the Frame (state) of the run on the minibatch.
-      value: the output of the run.
-      reduction: the rule that combines the values of the output over steps.
-      examples: the number of examples of the minibatch.
-
-    Returns:
-      The weight of a mean, or the Contributions to the values that the output is a function of. None if the output and
-      the number of examples are enough; also for an output that is not a scalar, and for an output for which the layers
-      have recorded a rule in test mode only.
-    """
+    """Return the values of a training step that are needed to combine an output over several steps."""
     is_known = reduction.kind != "function" or frame.fact(value, "reduced") is not None
     if is_of_output(reduction) or not is_known or jnp.shape(value) not in ((), (1,)):
         return None
@@ -152,14 +129,7 @@ def rest_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> An
 
 
 def completed(value: Any, rest: Any, reduction: Reduction, examples: Any) -> Contribution:
-    """Return the Contribution of a training step from an output and the result of `rest_of`.
-
-    Args:
-      value: the output.
-      rest: the result of `rest_of`.
-      reduction: the rule that combines the values of the output over steps.
-      examples: the number of examples of the step.
-    """
+    """Return the Contribution of a training step from an output and the result of `rest_of`."""
     if reduction.kind == "function":
         return Contribution(rest)
     return Contribution(value, examples if rest is None else rest)
@@ -169,10 +139,6 @@ def weighs_examples(frame: Frame, examples: int) -> bool:
     """Return whether all recorded means of a traced run are weighted by the number of examples.
 
     Then all scalars of the program are combined from their values and the numbers of examples.
-
-    Args:
-      frame: the Frame (state) of the run.
-      examples: the number of examples of its minibatch.
     """
     facts = frame.annotations.values()
     weights = [known["weight"] for known in facts if known.get("weight") is not None]
@@ -226,9 +192,6 @@ class FollowedProgram:
     """The rows of a program in test mode, followed through the equations.
 
     Args:
-      run: runs the program function in test mode.
-      arrays: parameters and states by name, or their shapes and dtypes.
-      first: the number of rows, and the dummy feeds by name, of the first trace.
       others: the same for the second trace: the first that the program works for is taken. Empty for a program that
         works for one batch size only.
 
@@ -279,15 +242,7 @@ class FollowedProgram:
         return rule if rule is None or weight is None or known else rule._replace(weight=OWN)
 
     def mixing(self, wanted: Sequence[str | int] | None, overrides: Sequence[str] = ()) -> str | None:
-        """Return the user's source line where the rows of results begin to depend on other rows of the minibatch.
-
-        Args:
-          wanted: the results: indices of outputs, and names of values; None for all outputs.
-          overrides: the names of values that the caller replaces by arrays with a row for each example.
-
-        Returns:
-          The line; None if each row of the results is computed from one row of the feeds and overrides.
-        """
+        """Return the user's source line where the rows of results begin to depend on other rows of the minibatch."""
         if self._second is None or self._reading is None:
             return "its program"
         both = (self._first, self._second)
@@ -310,15 +265,7 @@ class FollowedProgram:
 def _rule(
     reading: Reading | None, variables: Sequence[Any], twins: Sequence[Any], known: Reduction | None, declared: bool
 ) -> Reduction:
-    """Return the rule of a value from its kind in the equations, and from the rule that was recorded for it, if any.
-
-    Args:
-      reading: the kinds of all variables; None if they are not known.
-      variables: the variables of the value in the first trace.
-      twins: the variables in the second trace.
-      known: the recorded rule.
-      declared: True if the user has declared this rule.
-    """
+    """Return the rule of a value from its kind in the equations, and from the rule that was recorded for it, if any."""
     variable, twin = variables[0], twins[0]
     kind = MIXED if reading is None else reading.kind(variable, twin)
     if known is not None and (declared or reading is None or kind.name != "mixed"):

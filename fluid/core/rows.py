@@ -133,20 +133,12 @@ def harmless(value: Any) -> Any:
     """Mark a value of the whole minibatch on which no result depends, such as a condition that ends a loop early.
 
     A layer may skip steps as soon as all rows have ended, because a row that has ended does not change any more.
-
-    Args:
-      value: an array.
     """
     return _labelled(f"{_MARK}harmless", value)
 
 
 def mark(name: str, value: Any) -> Any:
-    """Mark the inputs of a computation that treats each row alone; return them for the computation.
-
-    Args:
-      name: a name of the computation, unique in the program.
-      value: an array, or a pytree of arrays. Arrays with rows have them in their first dimension.
-    """
+    """Mark the inputs of a computation that treats each row alone; return them for the computation."""
     return _labelled(f"{_MARK}given:{name}", value)
 
 
@@ -161,13 +153,6 @@ def _labelled(label: str, value: Any) -> Any:
 
 def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
     """Find a source line where a function computes a row of its results from several rows of its arguments.
-
-    Args:
-      traces: two pairs of a number of rows, and the closed jaxpr of the function for this number.
-      given: the number of arguments with rows as their first dimension; they are the last arguments of the function.
-
-    Returns:
-      The user's source line, or None if the function computes each row separately.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -193,17 +178,7 @@ def line_of(kind: Kind) -> str:
 
 
 class Reading:
-    """The kinds of the variables of a jaxpr, found from two traces; a called function has a Reading of its own.
-
-    Args:
-      first: the equations of the first trace.
-      second: the equations of the second trace.
-      batches: the numbers of rows of the traces.
-      kinds: the kinds of the inputs and constants, by variable of the first trace; the constructor adds the others.
-      noted: the recorded reduction rules of named values, by variable.
-      marks: the kinds of the marked inputs of computations that treat each row alone, by name.
-      site: the equation that calls the jaxpr, if all equations get its source line: JAX caches traces of functions.
-    """
+    """The kinds of the variables of a jaxpr, found from two traces; a called function has a Reading of its own."""
 
     def __init__(
         self,
@@ -229,13 +204,7 @@ class Reading:
 
     @classmethod
     def of(cls, first: Trace, second: Trace, replaced: Sequence[Any] = ()) -> "Reading | None":
-        """Return the Reading of two traces; None if their equations differ by more than sizes and constants.
-
-        Args:
-          first: the first trace.
-          second: the second trace.
-          replaced: pairs of variables that callers replace by arrays of their own, with the same rows.
-        """
+        """Return the Reading of two traces; None if their equations differ by more than sizes and constants."""
         jaxpr, twin = first.closed.jaxpr, second.closed.jaxpr
         if not _alike(jaxpr, twin):
             return None
@@ -255,8 +224,6 @@ class Reading:
         """Return the kind of a variable or literal.
 
         Args:
-          variable: the variable or literal in the first trace.
-          twin: its counterpart in the second trace.
           reader: the equation that reads it, if any. A layer may read the number of steps to which sequences are
             padded, since padding changes no result of a layer; elsewhere such a number is a value of the minibatch.
         """
@@ -269,12 +236,7 @@ class Reading:
         return CONSTANT if kind.name == "whole" and reader is not None and self.reads_steps(reader, pair) else kind
 
     def reads_steps(self, equation: Any, pair: tuple[Any, Any]) -> bool:
-        """Return whether a layer of fluid has created an equation with a number that follows the steps of sequences.
-
-        Args:
-          equation: the equation.
-          pair: the number in both traces, such as the number of steps minus 1.
-        """
+        """Return whether a layer of fluid has created an equation with a number that follows the steps of sequences."""
         if is_called_by_user(self.site or equation) or any(np.ndim(n) or n != np.floor(n) for n in pair):
             return False
         count = int(pair[1]) - int(pair[0])  # a sequence has one more step in the second trace
@@ -310,14 +272,7 @@ class Reading:
         ]
 
     def inside(self, first: Any, second: Any, kinds: Sequence[Kind], site: Any = None) -> list[Kind]:
-        """Return the kinds of the results of a called function, from the kinds of its arguments.
-
-        Args:
-          first: the jaxpr of the function in the first trace, closed or open.
-          second: the jaxpr in the second trace.
-          kinds: the kinds of the arguments.
-          site: the equation that calls the function, if the function has no lines of its own.
-        """
+        """Return the kinds of the results of a called function, from the kinds of its arguments."""
         one, two = getattr(first, "jaxpr", first), getattr(second, "jaxpr", second)
         known = _of_constants(first, second, self.batches) | dict(zip(one.invars, kinds, strict=True))
         reading = Reading(one, two, self.batches, known, None, self.marks, site)
@@ -327,12 +282,6 @@ class Reading:
 
 class Call:
     """One equation with its inputs, as the functions of the table read it.
-
-    Args:
-      equation: the equation in the first trace.
-      twin: the equation in the second trace.
-      kinds: the kinds of the inputs.
-      reading: the Reading of the jaxpr with the equation.
 
     Attributes:
       name: the name of the primitive.
@@ -380,7 +329,6 @@ def sizes(variable: Any, twin: Any) -> list[Pair]:
 
 
 def _open(dims: Sequence[Pair]) -> frozenset[int]:
-    """Return the axes whose sizes differ between the traces."""
     return frozenset(i for i, (a, b) in enumerate(dims) if a != b)
 
 
@@ -389,18 +337,15 @@ def _proportional(found: Pair, batches: Pair) -> bool:
 
 
 def _has_other_rows(kind: Kind, dims: Sequence[Pair], batches: Pair) -> bool:
-    """Return whether an array has an axis beside `kind.axis` whose size is a multiple of the number of rows."""
     others = (pair for axis, pair in enumerate(dims) if axis != kind.axis)
     return any(_has_rows(pair, batches) for pair in others)
 
 
 def _has_rows(size: Pair, batches: Pair) -> bool:
-    """Return whether a size is a multiple of the number of rows."""
     return size[0] != size[1] and not size[0] % batches[0] and not size[1] % batches[1]
 
 
 def _given(dims: Sequence[Pair], batches: Pair) -> Kind:
-    """Return the kind of an input from outside, which has rows if its first dimension is the number of rows."""
     if dims[:1] == [batches]:
         return Kind("rows")
     return MIXED if _open(dims) else _FED
@@ -447,7 +392,6 @@ def counts_examples(weight: Any, twin: Any, batches: Pair) -> bool:
 
 
 def _by_examples(noted: Noted, twin: Noted, batches: Pair) -> Noted:
-    """Return `noted`, a recorded rule, without its weight if the weight is the number of examples in both traces."""
     return noted._replace(weight=None) if counts_examples(noted.weight, twin.weight, batches) else noted
 
 
@@ -621,7 +565,6 @@ def _of_constant(call: Call, dims: Sequence[Pair]) -> Kind:
 
 
 def _as_rows(kind: Kind, dims: Sequence[Pair], batches: Pair) -> Kind:
-    """Return the kind "rows" for a constant that has equal elements along an axis of rows; else `kind`."""
     axes = [axis for axis, size in enumerate(dims) if size == batches and axis not in kind.along]
     return Kind("rows", axis=axes[0]) if axes and (kind.name, kind.scale) == ("constant", 0) else kind
 
@@ -643,7 +586,6 @@ def _scale(call: Call) -> int | None:
 
 
 def _counted(call: Call) -> int | None:
-    """Return the axis along which a result counts the rows, for a conversion of such an input; else None."""
     return call.kinds[0].counted if call.name in ("convert_element_type", "copy", "stop_gradient") else None
 
 
@@ -695,13 +637,7 @@ def _of_reduced_constant(call: Call, scale: int) -> Kind:
 
 
 def _of_reduced(call: Call, reduced: Kind, dims: Sequence[Pair]) -> Kind:
-    """Return the kind of a result computed from values over the rows, such as means, and from constants.
-
-    Args:
-      call: the equation.
-      reduced: the kind of the first of these inputs.
-      dims: the sizes of the result.
-    """
+    """Return the kind of a result computed from values over the rows, such as means, and from constants."""
     whole = next((kind for kind in call.kinds if kind.name == "whole"), _WHOLE)
     if whole.equation is not None or len(call.outputs) > 1 and call.name != "optimization_barrier":
         return whole
@@ -733,7 +669,6 @@ def _add(call: Call, negative: bool = False) -> Kind:
 
 
 def _opposite(kind: Kind) -> Kind:
-    """Return the kind of `-a`: "min" if the kind of `a` is "max", "max" if it is "min", else the kind of `a`."""
     names = {"max": "min", "min": "max"}
     return kind._replace(name=names.get(kind.name, kind.name))
 
@@ -755,7 +690,6 @@ def _multiply(call: Call) -> Kind:
 
 
 def _kept(*names: str) -> Callable[[Call], Kind]:
-    """Return a function that returns the kind of the first input if its name is in `names`, else "whole"."""
     return lambda call: call.kinds[0] if call.kinds[0].name in names else _WHOLE
 
 
@@ -766,7 +700,6 @@ def _product(call: Call) -> Kind:
 
 
 def _bound(name: str) -> Callable[[Call], Kind]:
-    """Return a function that returns the kind `name`, "max" or "min", if all inputs have this kind or are constant."""
     return lambda call: (
         Kind(name) if {(k.name, k.scale) for k in call.kinds} <= {(name, 0), ("constant", 0)} else _WHOLE
     )
@@ -794,7 +727,6 @@ _RULES: Mapping[str, Callable[[Call], Kind]] = {
 
 
 def _weighs_the_same(reading: Reading, first: Noted | None, second: Noted | None) -> bool:
-    """Return whether two means over the rows of a minibatch give equal weights to the rows."""
     return first is second or (
         first is not None and second is not None and _equal(reading, first.weight, second.weight)
     )
@@ -817,12 +749,7 @@ def _equal(reading: Reading, first: Any, second: Any) -> bool:
 
 
 def _common(call: Call, skipped: Sequence[int] = ()) -> Kind | None:
-    """Return the kind of the inputs with rows, if all have the same axis, and constants do not differ along it.
-
-    Args:
-      call: the equation.
-      skipped: indices of inputs that are checked elsewhere.
-    """
+    """Return the kind of the inputs with rows, if all have the same axis, and constants do not differ along it."""
     kinds = [kind for place, kind in enumerate(call.kinds) if place not in skipped]
     rows = [kind for kind in kinds if kind.name == "rows"]
     first = rows[0]
@@ -847,13 +774,7 @@ def _elementwise(call: Call) -> Kind | None:
 
 
 def _moved(call: Call, kind: Kind, extent: Pair | None = None) -> Kind | None:
-    """Return the kind of the first input in another layout; None if its axis is cut, reversed or merged otherwise.
-
-    Args:
-      call: the equation.
-      kind: the kind, with the axis.
-      extent: the size that is followed; None for the number of rows.
-    """
+    """Return the kind of the first input in another layout; None if its axis is cut, reversed or merged otherwise."""
     name, axis, params = call.name, kind.axis, call.params
     if name == "reshape":
         return None if params.get("dimensions") is not None else _reshaped(call, kind, extent or call.reading.batches)
@@ -933,12 +854,7 @@ def _reduce(call: Call) -> Kind | list[Kind] | None:
 
 
 def _if(fits: Callable[[Call, int], bool], scaled: bool = False) -> Callable[[Call], Kind | None]:
-    """Return a function for primitives that compute each row alone under a condition, and keep the axis of rows.
-
-    Args:
-      fits: called with the equation and the axis of rows; the condition.
-      scaled: True if the results are proportional to the inputs.
-    """
+    """Return a function for primitives that compute each row alone under a condition, and keep the axis of rows."""
 
     def follow(call: Call) -> Kind | None:
         first = _common(call)
@@ -948,19 +864,16 @@ def _if(fits: Callable[[Call, int], bool], scaled: bool = False) -> Callable[[Ca
 
 
 def _is_along_another(call: Call, axis: int) -> bool:
-    """Return whether a primitive along one axis, by default the last, works along another axis than `axis`."""
     named = (call.params[name] for name in ("axis", "dimension", "reduction_dimension") if name in call.params)
     return bool(axis != next(named, -1) % len(call.inputs[0]))
 
 
 def _leads(call: Call, count: int) -> bool:
-    """Return whether the rows are along batch dimensions of all inputs, which are before the last `count` axes."""
     pairs = zip(call.kinds, call.inputs, strict=True)
     return call.has_equal_params and all(k.axis < len(dims) - count for k, dims in pairs if k.name == "rows")
 
 
 def _has_plain_window(call: Call, axis: int) -> bool:
-    """Return whether the windows of a reduction have the size 1 along an axis."""
     trivial = {"window_dimensions": 1, "window_strides": 1, "base_dilation": 1, "window_dilation": 1, "padding": (0, 0)}
     found = [(p[key][axis], plain) for key, plain in trivial.items() for p in call.both if p.get(key) is not None]
     return all(value == plain or (plain == (0, 0) and tuple(value) == plain) for value, plain in found)
@@ -1248,7 +1161,6 @@ def _scan(call: Call) -> list[Kind]:
 
 
 def _sliced(kind: Kind) -> Kind:
-    """Return the kind of one element along the first axis."""
     if kind.name == "rows":
         return kind._replace(axis=kind.axis - 1)
     return kind._replace(along=frozenset(axis - 1 for axis in kind.along if axis), counted=None)
@@ -1320,11 +1232,6 @@ def paired_rows(jaxpr: Any, batch: int, targets: Sequence[Any]) -> list[str]:
 
     JAX broadcasts without a warning, and the result is mostly a mistake. Explicit code, such as
     `x[:, None] - y[None, :]`, has another call for each new axis, and is not reported.
-
-    Args:
-      jaxpr: the equations.
-      batch: the number of rows of the trace.
-      targets: variables; equations that do not affect them are ignored.
     """
     found: dict[str, None] = {}
 

@@ -204,15 +204,7 @@ def spread_mask(batch: Any, ndim: int) -> Any:
 
 
 def filled(batch: Any, fill: Any) -> Any:
-    """Return the data of a sequence batch, with `fill` in place of the padding.
-
-    Args:
-      batch: a SequenceBatch or NestedSequenceBatch.
-      fill: a number.
-
-    Returns:
-      An array with the shape and dtype of `batch.data`.
-    """
+    """Return the data of a sequence batch, with `fill` in place of the padding."""
     data = jnp.asarray(batch.data)
     return jnp.where(spread_mask(batch, data.ndim), data, jnp.asarray(fill, data.dtype))
 
@@ -342,14 +334,7 @@ def data_of(value: Any) -> Any:
 
 
 def stand_in(spec: FeedSpec, batch: int, steps: Sequence[int], size: int | None = None) -> Any:
-    """Return dummy data (zeros) for tracing, with the type, shape and dtype of a feed. Sequences have length 1.
-
-    Args:
-      spec: the declaration of the feed.
-      batch: the batch size.
-      steps: the padded sizes of the outer and the inner level; a SequenceBatch uses only the inner size.
-      size: the size of the open dimensions but the first; None for the batch size.
-    """
+    """Return dummy data (zeros) for tracing, with the type, shape and dtype of a feed. Sequences have length 1."""
     open_ = [batch, *[batch if size is None else size] * len(spec.shape)]
     sizes = [o if d is None else d for o, d in zip(open_, spec.shape, strict=False)]
     if spec.lod_level:

@@ -79,10 +79,6 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 class Shared:
     """A function whose calls all use one set of parameters and states. `shared` creates it.
 
-    Args:
-      function: a function that calls layers, with any arguments and results.
-      name: the prefix of the names of the function's parameters and states.
-
     Attributes:
       function: the argument `function`.
       name: the argument `name`.
@@ -114,12 +110,7 @@ class Shared:
             naming.scopes, naming.shared = outer
 
     def _begin(self, frame: Frame) -> SharedCall:
-        """Record a call of this shared function in a program; return the name prefixes and source line of the call.
-
-        Raises:
-          ProgramError: the program already shares another function under this name.
-          ParameterError: a name scope with this name has created parameters.
-        """
+        """Record a call of this shared function in a program; return the name prefixes and source line of the call."""
         site = user_site()
         if frame.discovering and self.name not in frame.declared.shared:
             _check_prefix(frame, self.name)
@@ -142,11 +133,6 @@ class Shared:
 
 def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Mapping[str, SharedFunction]) -> None:
     """Raise an error if two programs of one Session share different functions that have the same default name.
-
-    Args:
-      program: the name of the second program, for the message.
-      nets: the shared functions of the second program, by name.
-      others: the shared functions of an earlier program, by name.
 
     Raises:
       ProgramError: two different functions have one default name.
@@ -175,11 +161,7 @@ def _definition(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _check_prefix(frame: Frame, name: str) -> None:
-    """Raise an error if `name`, the name of a shared function, is also a name scope that holds parameters.
-
-    Raises:
-      ParameterError: a layer has created parameters in a name scope of this name.
-    """
+    """Raise an error if `name`, the name of a shared function, is also a name scope that holds parameters."""
     for array, spec in frame.declared.arrays.items():
         if array.startswith(f"{name}/") and spec.layer and array.startswith(f"{spec.layer}."):
             raise errors.ParameterError(mixed_prefix(name, spec.site))

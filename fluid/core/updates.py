@@ -28,12 +28,6 @@ def described(name: str, value: Any) -> Parameter:
 def decide(argument: str, function: Callable[[Parameter], Any], name: str, value: Any) -> bool:
     """Call a user's function, such as `need_clip`, for one parameter, and return its result as a bool.
 
-    Args:
-      argument: the name of the argument that holds the function, for the message.
-      function: the user's function of one Parameter.
-      name: the name of the parameter.
-      value: the parameter, or any value with its shape and dtype.
-
     Raises:
       ArgumentTypeError: `function` is not callable, or returns text or a negative number, such as -1 from `str.find`.
         Python would convert both to True.
@@ -59,12 +53,6 @@ def record_minimize(
 
     Args:
       loss: a float array `[]` or `[1]` of the running program.
-      optimizer: the optimizer, stored without checks.
-      parameter_list: names, globs or values of the parameters to change; by default every trainable parameter.
-      no_grad_set: names, globs or values of parameters that stay unchanged.
-
-    Returns:
-      The optimizer that the first traced run of the program recorded for this call; None during this first run.
 
     Raises:
       ProgramError: the loss is not one floating-point number.
@@ -108,10 +96,6 @@ def record_gradient_clip(clip: Any) -> None:
 def clip_parameters(clip: Any, parameter_list: Sequence[Any]) -> None:
     """Set the gradient clip of some parameters.
 
-    Args:
-      clip: the gradient clip, stored without checks.
-      parameter_list: names, globs or values of the parameters.
-
     Raises:
       UnknownNameError: a name is not a parameter of the program.
     """
@@ -142,13 +126,7 @@ def _parameter_names(frame: Frame, items: Sequence[Any], caller: str = "minimize
 
 
 def change_in_place(frame: Frame, value: Any, call: str) -> None:
-    """Record that PaddlePaddle Fluid would change `value` in place; `check_not_changed` then refuses the old value.
-
-    Args:
-      frame: the frame of the running program function.
-      value: the array that PaddlePaddle Fluid would change.
-      call: an example of code that keeps the old value, for the message.
-    """
+    """Record that PaddlePaddle Fluid would change `value` in place; `check_not_changed` then refuses the old value."""
     frame.note(value, changed=f"in place at {user_site()}; use what that call returned, or keep both: {call}")
 
 

@@ -48,19 +48,8 @@ def create_parameter(
     """Return the value of a named parameter; create the parameter if the name is new in the program.
 
     Args:
-      name: the full name, for example "fc_0.w_0".
-      shape: sizes of 0 or more.
-      dtype: the dtype, for example "float32".
-      initializer: called once with `(key, shape, dtype)` when a Session creates its arrays.
-      trainable: True if optimizers may change the parameter.
-      settings: the ParamAttr, which optimizers read.
       rows_only: True if the caller reads the parameter only by `look_up`. Then an update may change only the rows that
         were looked up.
-      kind: the kind of the layer, such as "fc", if the name is automatic; else empty.
-      layer: the name of the layer, such as "fc_0"; empty if no layer creates the parameter.
-
-    Returns:
-      An array of shape `shape`, in `dtype` or in the dtype that the program computes in.
 
     Raises:
       ParameterError: the program already uses the name with another shape or dtype.
@@ -80,9 +69,6 @@ def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
     """Raise an error if an automatic name belongs to different layers in train mode and test mode.
 
     A layer that only one mode calls causes this error: it changes the numbers in the names of later layers.
-
-    Raises:
-      ParameterError: in train mode, other calls of the user's functions created the array of this name.
     """
     first = frame.known.get(spec.name)
     if first is None or spec.name in frame.declared.arrays or first.path == spec.path or not (first.path and spec.path):
@@ -99,11 +85,7 @@ def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
 
 
 def named_array(name: str) -> jax.Array:
-    """Return the value of a parameter or state that a layer of the running program has already created.
-
-    Args:
-      name: the full name, for example "fc_0.w_0".
-    """
+    """Return the value of a parameter or state that a layer of the running program has already created."""
     frame = current_frame("layers.create_parameter")
     frame.declared.used_whole.add(name)
     return _named_array(frame.declared.arrays[name])
@@ -227,15 +209,6 @@ def random_key(name: str) -> jax.Array:
 def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
     """Name a computed value, so that users can fetch it, override it, or read the gradient with respect to it.
 
-    Args:
-      name: unique in the program.
-      value: an array or SequenceBatch.
-      caller: the public name for the error message when no program function is running, such as "layers.fc".
-
-    Returns:
-      The value for the following computation: the user's override if there is one, else `value`. If this run computes
-      the gradient with respect to `value`, an array of zeros is added, which JAX differentiates.
-
     Raises:
       ProgramError: the program already has this name.
       Complete: the run has computed all requested values.
@@ -266,11 +239,7 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
 
 @contextlib.contextmanager
 def unrecorded(scope: str) -> Iterator[None]:
-    """Discard the names that layers record in a `with` block; the code that uses the block names the results instead.
-
-    Args:
-      scope: prefix of the automatic names in the block, from which random keys are computed; unique in the program.
-    """
+    """Discard the names that layers record in a `with` block; the code around the block names the results."""
     frame = current_frame("core.unrecorded")
     made, declared = frame.made, frame.declared
     outer = made.values, declared.sites, declared.kinds, frame.naming, frame.labelling
@@ -286,10 +255,6 @@ def perturbed(value: Any, perturbation: Any) -> Any:
     """Add zeros, with respect to which JAX can compute gradients, to the floating-point arrays of a pytree.
 
     Integers, such as lengths, stay unchanged.
-
-    Args:
-      value: a pytree of arrays.
-      perturbation: a pytree of the same structure, with the zeros to add.
     """
     return jax.tree.map(lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, perturbation)
 
@@ -327,7 +292,6 @@ def limit_feed(value: Any, low: int, high: int | None, also: int | None = None) 
 
 
 def _is_written(value: Any) -> bool:
-    """Return whether a value is a NumPy array or a list of integers, which the user wrote into the program."""
     written = isinstance(value, list | tuple) and all(isinstance(v, int) for v in value)
     return written or isinstance(value, np.ndarray)
 
@@ -347,12 +311,7 @@ def limit_to_probabilities(value: Any, also: int | None = None) -> None:
 
 
 def doubt_labels(value: Any, labels: str) -> None:
-    """Record the meaning of labels for a loss, so that the input pipeline can check the first minibatch.
-
-    Args:
-      value: the labels; if they are not a feed, nothing is recorded.
-      labels: "shares" if each row has class probabilities, or "signs" if labels are -1 or 1.
-    """
+    """Record the meaning of labels for a loss, so that the input pipeline can check the first minibatch."""
     frame = current_frame("core.doubt_labels")
     name = frame.fact(value, "feed")
     if name is not None and frame.discovering:
@@ -365,9 +324,6 @@ def expect(kind: str, layer: str, value: Any, instead: str) -> None:
     Args:
       kind: "probabilities", "shares" (probabilities that add up to 1), "logarithms" (of probabilities), "logits", or
         "scores" (any numbers).
-      layer: the public name of the layer, such as "layers.log_loss".
-      value: an array or a sequence batch.
-      instead: the call to write if the value is of another kind.
     """
     frame = current_frame("core.expect")
     if frame.discovering and not frame.inside_loop:
@@ -376,12 +332,7 @@ def expect(kind: str, layer: str, value: Any, instead: str) -> None:
 
 
 def doubt(message: str, training: bool = False) -> None:
-    """Record a warning about a likely mistake. The first traced run of the program issues the warning once.
-
-    Args:
-      message: the mistake and the code to write instead; the warning begins with the user's source line.
-      training: warn only in a program that minimises a loss.
-    """
+    """Record a warning about a likely mistake. The first traced run of the program issues the warning once."""
     frame = current_frame("core.doubt")
     if frame.discovering:
         kept = frame.made.training_doubts if training else frame.made.doubts
@@ -389,7 +340,6 @@ def doubt(message: str, training: bool = False) -> None:
 
 
 def _site(frame: Frame) -> str:
-    """Return the current source line of the user; in a shared function, also the line that called the function."""
     shared = frame.naming.shared
     return user_site() if shared is None else f"{user_site()}{CALLED_AT}{shared.site}"
 
@@ -448,12 +398,8 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     """Return the current value of a parameter or state, of shape `spec.shape`; declare it if its name is new.
 
     Args:
-      spec: the ParameterSpec.
       whole: False if the caller reads only some rows of the parameter; then the array is not converted to the dtype
         that the program computes in.
-
-    Raises:
-      ParameterError: the name is already declared with another shape or dtype.
     """
     frame = current_frame("layers.create_parameter")
     known = frame.declared.arrays.setdefault(spec.name, replace(spec, device=frame.device) if frame.device else spec)
@@ -494,14 +440,9 @@ def _overridden(name: str, value: Any, given: Any, batched: bool = True) -> Any:
     """Return `given`, the user's replacement of a named value, converted to the dtype of the value.
 
     Args:
-      name: the name of the value, for messages.
       value: the computed value: an array `[batch, ...]` or a sequence batch.
       given: the replacement. A scalar replaces every element. Any other replacement has the type and shape of `value`,
         except for the batch size and, in sequences, the number of steps.
-      batched: True if the first dimension may be the batch; False for a parameter or state.
-
-    Raises:
-      FeedError: the replacement has another type or shape, or is floating-point and `value` holds integers.
     """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
     held = data_of(value).dtype

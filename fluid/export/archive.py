@@ -36,8 +36,6 @@ def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, b
     Equal arguments produce equal bytes.
 
     Args:
-      path: the path of the file; in a directory that exists already, the file `model.fluid` is written.
-      manifest: the description of the model, a dict of JSON values.
       entries: names and contents of the other files in the archive. `standalone.py`, which runs the model without
         fluid, is added.
 

@@ -24,10 +24,8 @@ class InferenceFunction:
     The constructor only traces the program, and computes nothing.
 
     Args:
-      program: the program.
       feed: names of feeds, and of named values that are fed instead of computed; None for the feeds on which the
         results depend.
-      fetch: names of the results, see `Session.run`; None for the outputs of the program.
 
     Attributes:
       feeds: declarations, by name, of the feeds and of the named values that are fed.
@@ -77,13 +75,7 @@ class InferenceFunction:
         self.by_row: bool | None = program.mixing(self._names, self._replaced) is None
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> list[Any]:
-        """Compute the results as a list; each is an array, or a tuple of padded data and lengths.
-
-        Args:
-          arrays: the parameters and states that the attribute `arrays` describes, by name.
-          feeds: values by name, each an array or a tuple of padded data and lengths.
-          key: the data of the random key; None if the results do not depend on a key.
-        """
+        """Compute the results as a list; each is an array, or a tuple of padded data and lengths."""
         given = {name: value_of(leaves) for name, leaves in feeds.items()}
         overrides = {n: given.pop(n) for n in self._replaced}
         # Feeds and arrays on which the results do not depend are no arguments of this function; zeros replace them.
@@ -103,15 +95,7 @@ class InferenceFunction:
         return made
 
     def _stand_ins(self, batch: int, longer: str = "") -> dict[str, Any]:
-        """Return example arguments for tracing: arrays, feeds, random key and overrides, each by name.
-
-        Args:
-          batch: the batch size.
-          longer: name of the feed whose sequences get more steps than the sequences of other feeds; empty for none.
-
-        Returns:
-          A dict with the groups "arrays", "feeds", "key" and "overrides" (named values, fed instead of computed).
-        """
+        """Return example arguments for tracing: arrays, feeds, random key and overrides, each by name."""
         program = self._program
         feeds = {
             n: stand_in(spec, batch, [n + 2 for n in STEPS] if n == longer else STEPS)
@@ -142,12 +126,7 @@ class InferenceFunction:
         return {group: {name for g, name in found if g == group} for group in stand_ins}
 
     def _needed_for_sizes(self, needed: set[str], stand_ins: Mapping[str, Any]) -> set[str]:
-        """Return the names of feeds whose sizes the results depend on, but whose values are not used.
-
-        Args:
-          needed: names of the feeds whose values are used.
-          stand_ins: the example arguments with which the program is traced: arrays, feeds and others, each by name.
-        """
+        """Return the names of feeds whose sizes the results depend on, but whose values are not used."""
         feeds = self._program.feeds
         equations = self._equations(stand_ins)
         sequences = [name for name, spec in feeds.items() if spec.lod_level and name not in needed]
@@ -168,7 +147,6 @@ class InferenceFunction:
             return None
 
     def _equations(self, stand_ins: Mapping[str, Any]) -> str:
-        """Return the traced equations on which the results depend, as text without memory addresses."""
         return re.sub("0x[0-9a-f]+", "", str(self._live(stand_ins)[0]))
 
     def _live(self, stand_ins: Mapping[str, Any]) -> tuple[Any, list[bool]]:
@@ -183,7 +161,6 @@ class InferenceFunction:
         return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:
-        """Return a FeedSpec for the named value `name`, which callers feed, so that the program does not compute it."""
         level, shape = level_of(value), tuple(value.shape)
         batch = None if shape[:1] == (self._program.dummy_batches[0],) else shape[0]
         return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)
@@ -234,12 +211,7 @@ def _without_gradients(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _open_shape(first: Any, second: Any) -> tuple[int | None, ...]:
-    """Return the shape of a result, with None for the batch dimension and for the numbers of sequence steps.
-
-    Args:
-      first: the shape and dtype of the result for one batch size.
-      second: the shape and dtype of this result for another batch size.
-    """
+    """Return the shape of a result, with None for the batch dimension and for the numbers of sequence steps."""
     level = level_of(first)
     sizes = [a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)]
     return (*sizes[:1], *[None] * level, *sizes[1 + level :])

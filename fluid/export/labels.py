@@ -105,8 +105,6 @@ def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
     """Return True if a named value has rows of floats and depends on parameters, but on no loss or metric.
 
     Args:
-      program: the program.
-      name: the name of the value.
       found: the names of the feeds on which the value depends; also "@parameter" if the value depends on a parameter,
         and "@judged" if it depends on a loss or metric layer.
     """
@@ -116,12 +114,7 @@ def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
 
 
 def _dependencies(program: Program) -> tuple[dict[str, frozenset[str]], list[_Output]]:
-    """Find the feeds on which each named value and each output depend.
-
-    Returns:
-      Sets of feed names by value name, and a description of each output. A set also holds "@parameter" if the value
-      depends on a parameter, and "@judged" if the value depends on a loss or metric layer.
-    """
+    """Find the feeds on which each named value and each output depend."""
     arrays = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.parameters.items()}
     states = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.states.items()}
     recorded: list[str | None] = []
@@ -164,11 +157,9 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _in_order(program: Program, names: Any) -> tuple[str, ...]:
-    """Select the names of feeds from `names`, in the order in which the program declares the feeds."""
     return tuple(name for name in program.feeds if name in names)
 
 
 def _short(program: Program, name: str) -> str:
-    """Shorten a value name, as "fc_0.tmp_2" to "fc_0", if the value is the last one that its layer computes."""
     layer = name.rpartition(".tmp_")[0]
     return layer if layer and program.aliases.get(layer) == name else name

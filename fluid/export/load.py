@@ -28,14 +28,6 @@ class ExportedProgram(Program):
     """A Program for one entry point of an exported model, which a Session or an Inferencer can run.
 
     The program runs only in test mode. Only exported values can be fetched.
-
-    Args:
-      name: the name of the entry point.
-      entry: the signature of the entry point.
-      arrays: the parameters and states of the entry point, by name.
-      states: the names of the states.
-      functions: the exported functions, each with its fixed sizes by name. The first one that fits the feeds runs.
-      where: the name of the file, for error messages.
     """
 
     exported = True
@@ -148,12 +140,7 @@ class ExportedProgram(Program):
         )
 
     def _sizes(self, feeds: Mapping[str, Any]) -> dict[str, int]:
-        """Return the sizes of the feeds in their open dimensions, such as {"batch": 8, "steps0": 16}.
-
-        Raises:
-          FeedError: two feeds differ in a size that they share, such as "batch", or sequences are padded to too few
-            steps.
-        """
+        """Return the sizes of the feeds in their open dimensions, such as {"batch": 8, "steps0": 16}."""
         found: dict[str, tuple[int, str]] = {}
         for feed in self._entry.feeds:
             for symbol, size in feed.sizes(feeds[feed.name].shape).items():
@@ -176,7 +163,6 @@ def _spec(name: str, array: jax.Array, trainable: bool | None, site: str) -> Par
 
 
 def _ladder(entry: Entry, symbol: str) -> tuple[int, ...] | None:
-    """Return the exported sizes of the dimension `symbol`, such as "batch", ascending; None if any size is accepted."""
     sizes = [function.sizes.get(symbol) for function in entry.functions]
     return None if None in sizes else tuple(sorted({size for size in sizes if size is not None}))
 
@@ -197,9 +183,6 @@ def _shown(sizes: Mapping[str, int]) -> str:
 
 class Artifact:
     """An exported model, read from a file: one or more entry points (programs) that share parameters.
-
-    Args:
-      path: the path of the file, or of a directory that holds `model.fluid`.
 
     Attributes:
       path: the path of the file.
@@ -260,10 +243,6 @@ class Artifact:
     def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
         """Return an entry point as a Program for a Session or an Inferencer. Programs on one device share their arrays.
 
-        Args:
-          entry: the name of the entry point; None if the file has only one.
-          place: a device, see `fluid.place.device_of`.
-
         Raises:
           UnknownNameError: there is no such entry point, or there are several and `entry` is None.
           ArtifactError: the model was exported for other platforms, or by a newer JAX.
@@ -291,7 +270,6 @@ class Artifact:
         Args:
           sizes: a number for each open size (batch size or number of steps), by its name in the attribute `dims` of a
             feed: `{"batch": 8, "steps0": 16}`.
-          entry: the name of the entry point; None if the file has only one.
 
         Returns:
           The bytes of a StableHLO portable artifact, which can be written to a file.

@@ -38,16 +38,6 @@ def save_onnx(
     The batch size and the number of sequence steps stay open. A sequence feed `NAME` becomes two inputs: `NAME`, the
     padded data, and `NAME.lengths`.
 
-    Args:
-      path: the path of the file.
-      program_func: the program function, or a Program.
-      params: arrays by name, or a file of `trainer.save_params`.
-      feed: names of the feeds, as for `fluid.io.save_inference_model`.
-      fetch: names of the results, as for `fluid.io.save_inference_model`.
-
-    Returns:
-      The shape of each input of the ONNX model, by name; a string in a shape stands for an open size.
-
     Raises:
       ArtifactError: jax2onnx is not installed or cannot convert the program, or ONNX Runtime computes other results.
     """
@@ -75,13 +65,7 @@ def save_onnx(
 
 
 def _converted(call: Any, inputs: Mapping[str, jax.ShapeDtypeStruct], outputs: Sequence[str]) -> bytes:
-    """Convert a function to an ONNX model, and return its bytes.
-
-    Args:
-      call: the function to convert, whose arguments are the inputs.
-      inputs: shape and dtype of each input, by name.
-      outputs: names of the outputs.
-    """
+    """Convert a function to an ONNX model, and return its bytes."""
     try:
         import jax2onnx
         from jax.extend.core import jaxpr_as_fun
@@ -143,7 +127,6 @@ def _pooled(equation: Any, x: Any) -> Any:
 
 
 def _inputs(feed: FeedSignature, sizes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shape and dtype of the ONNX inputs for a feed, by name: its data, and for sequences their lengths."""
     shapes = jax.tree.leaves(feed.abstract(sizes))
     return dict(zip(_input_names(feed), shapes, strict=True))
 
@@ -157,12 +140,7 @@ def _output_name(index: int, name: str | None) -> str:
 
 
 def _check(content: bytes, call: Any, feeds: Sequence[FeedSignature]) -> None:
-    """Check that ONNX Runtime and the function `call` compute equal results for random feeds of two sizes.
-
-    Raises:
-      ArtifactError: ONNX Runtime fails, or the difference of a result, relative to its largest number, is above the
-        tolerance.
-    """
+    """Check that ONNX Runtime and the function `call` compute equal results for random feeds of two sizes."""
     import onnxruntime
 
     random = np.random.default_rng(0)

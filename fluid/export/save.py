@@ -77,13 +77,7 @@ def save(
 def chosen_arrays(
     functions: Mapping[str, InferenceFunction], params: Mapping[str, Any] | PathLike, rename: Rename
 ) -> dict[str, np.ndarray]:
-    """Select from `params` the arrays that exported functions read, by their names in the program.
-
-    Args:
-      functions: the functions, by entry point.
-      params: arrays by name, or the path of a parameter file.
-      rename: a mapping from names in `params` to names in the program, see `fluid.checkpoint.renamed`.
-    """
+    """Select from `params` the arrays that exported functions read, by their names in the program."""
     found = source_of(params).renamed(rename)
     arrays: dict[str, np.ndarray] = {}
     for function in functions.values():
@@ -119,13 +113,8 @@ def write_model(
     """Write exported functions and their arrays to one file.
 
     Args:
-      path: the path of the file.
       kind: the name of the file format: `standalone.FORMAT` for an inference model, or `standalone.STEP` for a training
         step.
-      functions: the functions, by entry point.
-      exported: the results of the function `export`, by entry point.
-      arrays: the arrays that the functions read, by name.
-      platforms: the platforms that the functions were exported for.
     """
     blobs: dict[str, bytes] = {}
     entries = {name: _entry(function, exported[name], blobs).to_json() for name, function in functions.items()}
@@ -195,13 +184,7 @@ def program_of(function: ProgramFunction, precision: str | None = None) -> Progr
 
 
 def _of(names: Any, entry: str, several: bool) -> Any:
-    """Return the names in the argument `feed` or `fetch` that belong to one entry point (program).
-
-    Args:
-      names: names for a single entry point; a dict of names by entry point for several; or None.
-      entry: the name of the entry point.
-      several: True if there are several entry points.
-    """
+    """Return the names in the argument `feed` or `fetch` that belong to one entry point (program)."""
     if names is None or not several:
         return names
     if not isinstance(names, Mapping):
@@ -233,10 +216,6 @@ _STEP, _ROOT = "@step", "@root"
 
 class TrainingFunction:
     """A training step of a program as a pure function of arrays, which can be exported.
-
-    Args:
-      session: the session that holds the arrays, on one device.
-      program: a program of the session.
 
     Attributes:
       arrays: the arrays that a step reads, by their names in `Session.state`. A learning rate is called
@@ -289,16 +268,7 @@ class TrainingFunction:
     def __call__(
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Run a training step.
-
-        Args:
-          arrays: the arrays before the step, by their names in the attribute `arrays`.
-          feeds: values by name, each an array or a tuple of padded data and lengths.
-          key: unused; None.
-
-        Returns:
-          The arrays that the step has changed, by name; and the results.
-        """
+        """Run a training step."""
         del key
         slots = jax.tree.unflatten(self._slots, [arrays[n] for n in self._slot_names])[self._program.name]
         state = TrainingState({n: arrays[n] for n in self._step.carried}, slots, arrays[_STEP])

@@ -105,9 +105,6 @@ class FeedSignature(FeedSpec):
         """Return shape and dtype of the array that an exported function takes for this feed.
 
         For sequences, return a tuple: shape and dtype of the padded data, then of the lengths.
-
-        Args:
-          sizes: a number or a JAX symbolic size for each named size in the attribute `dims`, by name.
         """
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
         data = jax.ShapeDtypeStruct(shape, self.held)

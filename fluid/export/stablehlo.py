@@ -86,11 +86,7 @@ class Form:
     least: int
 
     def open_sizes(self, fixed: Mapping[str, int]) -> list[str]:
-        """Return the names of the open sizes: an exported function accepts any number for them.
-
-        Args:
-          fixed: the sizes that the function fixes, by name; all other named sizes are open.
-        """
+        """Return the names of the open sizes: an exported function accepts any number for them."""
         return list(
             dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str) and d not in fixed)
         )
@@ -112,12 +108,6 @@ def export(
     function: ExportedFunction, arrays: Mapping[str, Any], platforms: Sequence[str], candidates: Iterable[Form]
 ) -> Exported:
     """Export an entry point (program) with the first choice of open and fixed sizes that the program allows.
-
-    Args:
-      function: the function to export.
-      arrays: arrays by name. Only shapes and dtypes are used, and arrays that the function does not read are ignored.
-      platforms: the platforms to export for: "cpu", "cuda", "rocm", "tpu".
-      candidates: the choices of sizes to try, in this order; the best choice comes first.
 
     Raises:
       ArtifactError: the program cannot be exported.
@@ -174,8 +164,6 @@ def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: An
     """Yield the choices of open and fixed sizes with which to try to export a program, the best choice first.
 
     Args:
-      feeds: the declarations of the feeds by name.
-      batch_sizes: batch sizes for a program that cannot leave the batch size open.
       buckets: numbers of steps for a program that cannot leave them open: a list, or a list for each feed by name. For
         sequences of sequences, a pair of lists.
     """
@@ -195,11 +183,6 @@ def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None
 
     In the best way, the sequences of each feed have their own number of steps. Some programs need an equal number of
     steps in all feeds, and some need at least two steps.
-
-    Args:
-      feeds: the declarations of the feeds by name.
-      batch_sizes: the batch sizes; None for an open (symbolic) batch size.
-      buckets: the numbers of steps, as for `forms`; None for open numbers of steps.
     """
     sequences = [name for name, spec in feeds.items() if spec.lod_level]
     apart = {name: _dims(spec, str(i)) for i, (name, spec) in enumerate(feeds.items())}
@@ -217,10 +200,6 @@ def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None
 
 def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
     """Check that sizes are increasing integers of at least 1, and return them as a tuple.
-
-    Args:
-      name: the name of the argument, for the error message.
-      sizes: the sizes.
 
     Raises:
       ArgumentError: `sizes` is empty, not increasing, or holds something else.
@@ -256,9 +235,6 @@ def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     """Return all combinations of the sizes of dimensions, each as a dict of sizes by name of the dimension.
 
     The model is exported for each combination.
-
-    Raises:
-      ArgumentError: there are too many combinations.
     """
     count = math.prod(map(len, ladders.values()))
     if count > MOST_FUNCTIONS:
@@ -308,10 +284,6 @@ def portable(content: bytes, refined: bool = False) -> bytes:
     """Convert a StableHLO module to a portable artifact, a format that later compilers can read.
 
     Source locations (paths and line numbers) are removed, so that equal programs give equal bytes.
-
-    Args:
-      content: a portable artifact, or the bytecode of a module.
-      refined: True if `content` is bytecode.
     """
     # Deferred imports: they also import Pallas, which takes time, and loading an exported model does not need them.
     from jax.extend import mlir
@@ -339,14 +311,7 @@ def lowered(
     functions: Sequence[tuple[Mapping[str, int], Callable[..., Any]]],
     sizes: Mapping[str, int],
 ) -> bytes:
-    """Convert an entry point, for fixed sizes, to the bytes of a StableHLO portable artifact with the parameters.
-
-    Args:
-      entry: the signature of the entry point.
-      arrays: the parameters and states that the functions read, by name.
-      functions: the exported functions, each with its fixed sizes.
-      sizes: a number for each open size, by name.
-    """
+    """Convert an entry point, for fixed sizes, to the bytes of a StableHLO portable artifact with the parameters."""
     from jax.extend import mlir  # deferred import, because `jax.extend.mlir` also imports Pallas
 
     _check(entry, sizes)

@@ -194,9 +194,6 @@ class CSVLogger(Logger):
         """Return the rows of an existing file up to the step at which this training begins.
 
         If the file belongs to another training, rename it and return no rows.
-
-        Raises:
-          ArgumentError: the columns of the file differ from the columns of this training.
         """
         try:
             with open(self._path, newline="", encoding="utf-8") as file:
@@ -217,11 +214,7 @@ class CSVLogger(Logger):
         return kept
 
     def _move_aside(self, count: int) -> None:
-        """Rename the file of another training to the first unused name, such as `log.1.csv`, and log a warning.
-
-        Args:
-          count: the number of rows in the file, for the warning.
-        """
+        """Rename the file of another training to the first unused name, such as `log.1.csv`, and log a warning."""
         stem, ending = os.path.splitext(self._path)
         free = next(name for i in itertools.count(1) if not os.path.exists(name := f"{stem}.{i}{ending}"))
         os.rename(self._path, free)
@@ -345,11 +338,9 @@ class _Tracker(Logger):
         self.run_id = None
 
     def _begin_run(self) -> None:
-        """Create a run in the experiment tracker and set `run_id`; if `run_id` is set already, continue that run."""
         raise NotImplementedError
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Pass the values of one step to the experiment tracker."""
         raise NotImplementedError
 
 
@@ -486,7 +477,6 @@ class WandB(_Tracker):
         self.run_id = self._run.id
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Pass the values of one step to wandb, which writes them in a separate process."""
         self._run.log(dict(values), step=step)
 
 

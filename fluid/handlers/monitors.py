@@ -193,7 +193,6 @@ class LearningRateMonitor(Handler):
             self.announce(event.epoch, event.step, dict(zip(self._names(event.program), rates, strict=True)))
 
     def _names(self, program: str) -> list[str]:
-        """Return the names under which the learning rates of a program are reported."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for name in rate_names(programs[program])]
 
@@ -314,7 +313,6 @@ class ReduceLROnPlateau(Monitor):
         log.info("%s has not become better than %s: the learning rate is %s now", self.monitor, self.best, shown)
 
     def _lowered(self) -> list[str]:
-        """Return the names of the programs whose learning rates this handler lowers."""
         return list(self.trainer.programs) if self._program is None else [self._program]
 
 
@@ -371,7 +369,6 @@ class GradientMonitor(Handler):
             self.announce(event.epoch, event.step, values)
 
     def _names(self, program: str) -> list[str]:
-        """Return the names of the gradient norms and update ratios that the training step of a program computes."""
         names = [name for name in step_names(self.trainer.programs[program]) if not name.startswith(_RATE)]
         own = self.trainer.session.engine.function is not None
         return [name for name in names if not (own and name.startswith(_GRADIENT))]

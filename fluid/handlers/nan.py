@@ -35,7 +35,6 @@ class _Batch(NamedTuple):
 
     @property
     def replaced(self) -> dict[str, Any]:
-        """The values that handlers have set in this step in place of computed values, by name."""
         return {} if self.request is None else self.request.values
 
 
@@ -152,12 +151,7 @@ class TerminateOnNaN(Handler):
         return f"the loss is finite, but {found}" if found else None
 
     def _find(self) -> None:
-        """Repeat the steps since the last check, to find the first step that computes a non-finite value.
-
-        Raises:
-          NonFiniteError: always. Then the Session's arrays have the values before the failing step. If all values are
-            finite in the repetition, the arrays have the values of the last check.
-        """
+        """Repeat the steps since the last check, to find the first step that computes a non-finite value."""
         session = self.trainer.session
         programs = self.trainer.programs
         assert self._good is not None
@@ -200,7 +194,6 @@ class TerminateOnNaN(Handler):
         return _State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
 
     def _by_name(self, state: _State) -> dict[str, Any]:
-        """Return all arrays in `state`, including the optimizer state, by their names in `Session.state`."""
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: _State) -> None:

@@ -38,13 +38,7 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
     checks all named values of the iteration.
 
     Args:
-      closed: the closed jaxpr of a program, in which values inside loops have labels with their names.
-      arguments: the arguments of the jaxpr, as a flat list of arrays.
-      target: the jaxpr variable of a non-finite named value; loops and branches that do not affect it are skipped.
       rows: bool `[batch]`: the rows of the minibatch to check; None for all.
-
-    Returns:
-      The value, with its name and loop iteration; None if all named values inside are finite.
     """
     search = _NonFiniteSearch(rows)
     level = search.level(closed.jaxpr, closed.consts, [target])
@@ -53,11 +47,6 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
 
 class _FunctionEquations:
     """The compiled JAX equations of a program, loop body or branch, to find the first non-finite value.
-
-    Args:
-      jaxpr: the jaxpr of the function.
-      consts: the values of the constants of the jaxpr.
-      targets: variables; loops and branches that do not affect them are skipped. None to search all.
 
     Attributes:
       events: the equations to check, in program order: labels, which name a value, and equations that contain labels,
@@ -77,12 +66,7 @@ class _FunctionEquations:
         self._compiled = jax.jit(functools.partial(jax.core.eval_jaxpr, longer, consts))
 
     def run(self, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
-        """Run the compiled JAX equations on `arguments`.
-
-        Returns:
-          The outputs, and a function that maps a variable to its value. The variable must be an input of one of the
-          checked equations, which are in the attribute `events`.
-        """
+        """Run the compiled JAX equations on `arguments`."""
         found = self._compiled(*arguments)
         values = dict(zip(self._read, found[self._outputs :], strict=True))
         return found[: self._outputs], lambda v: v.val if is_literal(v) else values[v]
@@ -100,18 +84,12 @@ class _NonFiniteSearch:
         self._levels: dict[int, tuple[Any, _FunctionEquations]] = {}
 
     def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _FunctionEquations:
-        """Return the compiled JAX equations of a function from a cache, so that a loop body is compiled only once."""
         if id(jaxpr) not in self._levels:
             self._levels[id(jaxpr)] = (jaxpr, _FunctionEquations(jaxpr, consts, targets))
         return self._levels[id(jaxpr)][1]
 
     def search(self, level: _FunctionEquations, read: Callable[[Any], Any]) -> Inside | None:
-        """Return the first non-finite named value in a function and its loops and branches; None if there is none.
-
-        Args:
-          level: the compiled equations of the function.
-          read: a function that returns the value of a variable, from `_FunctionEquations.run`.
-        """
+        """Return the first non-finite named value in a function and its loops and branches; None if there is none."""
         for event in level.events:
             name = labelled(event)
             values = [read(v) for v in event.invars]
@@ -147,10 +125,6 @@ class _NonFiniteSearch:
 
         Args:
           body: the jaxpr of one iteration, with arguments `[*consts, *carry, *slices]`.
-          consts: the values that are equal in all iterations.
-          carry: the initial values that each iteration changes and passes to the next iteration.
-          steps: the index of each iteration, and its slices of the scanned inputs.
-          carried: the number of values in the carry, which are the first outputs of `body`.
         """
         level = self.level(*_opened(body))
         for number, slices in steps:
@@ -180,12 +154,7 @@ class _NonFiniteSearch:
         return None
 
     def _spoils(self, before: list[Any], after: list[Any]) -> bool:
-        """Return whether an iteration of a loop makes a finite carried element non-finite, or has a non-finite output.
-
-        Args:
-          before: the carried values before the iteration.
-          after: the outputs of the iteration: the carried values after it, then other outputs.
-        """
+        """Return whether an iteration of a loop makes a finite element non-finite, or has a non-finite output."""
         kept = zip(before, after[: len(before)], strict=True)
         if any((self._bad(new) & ~self._bad(old)).any() for old, new in kept):
             return True
@@ -203,11 +172,7 @@ class _NonFiniteSearch:
 
 
 def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[Any], Iterator[tuple[int, list[Any]]]]:
-    """Split the input values of a `scan` equation.
-
-    Returns:
-      The constants, the initial carry, and for each iteration in order its index and its slices of the inputs.
-    """
+    """Split the input values of a `scan` equation."""
     consts, carried = scan_counts(equation)
     carried += consts
     numbers = range(equation.params["length"])
@@ -216,12 +181,10 @@ def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[An
 
 
 def _opened(function: Any) -> tuple[Any, Sequence[Any]]:
-    """Return the jaxpr and the constants of a function that an equation calls; only a closed jaxpr has constants."""
     return getattr(function, "jaxpr", function), getattr(function, "consts", ())
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether an equation, such as a loop, contains equations that label (name) values, at any depth."""
     inside = (e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns)
     return any(labelled(e) is not None or _holds_labels(e) for e in inside)
 
@@ -316,16 +279,7 @@ _STORIES = {
 def investigate(
     session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any], epoch: int, step: int
 ) -> NonFiniteReport:
-    """Repeat a training step, fetch every named value, and return a report about the first non-finite value.
-
-    Args:
-      session: the Session of the step, which stays unchanged. Its scope has the arrays that the step does not change.
-      program: the program of the step.
-      before: the parameters, states and optimizer states before the step.
-      feed: the minibatch of the step.
-      epoch: the index of the epoch, for the report.
-      step: the index of the step in the epoch, for the report.
-    """
+    """Repeat a training step, fetch every named value, and return a report about the first non-finite value."""
     replay = _Replay(session, program, before, feed)
     for find in (_in_feeds, _in_values, _in_gradients, _in_update):
         found = find(replay)
@@ -353,12 +307,6 @@ class _Replay:
 
         Without fetches, it runs the custom step function of the Session, if there is one, to check its update. With
         fetches, it computes values and gradients from the program.
-
-        Args:
-          names: the names of the values to fetch; empty for none.
-
-        Returns:
-          A function of a feed that returns the arrays after the step and the fetched values, both by name.
         """
         program = self.program
         before = self.before
@@ -377,13 +325,7 @@ class _Replay:
         return run
 
     def rows(self, fetch: str, value: Any, follows_batch: bool) -> tuple[int, ...]:
-        """Return the indices of the minibatch rows that make a value non-finite; empty if no single row does.
-
-        Args:
-          fetch: the name under which the step returns the value.
-          value: the non-finite value.
-          follows_batch: True if axis 0 of the value is the batch, so that its non-finite rows may be the cause.
-        """
+        """Return the indices of the minibatch rows that make a value non-finite; empty if no single row does."""
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
             # If all rows are non-finite, one row may have spread to all rows, for example in a batch norm. Then search

@@ -79,12 +79,10 @@ class _Periodic(Handler):
         self._every = due
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Call the user's function if the interval of this handler ends with this step."""
         if self._every.at_step(self.done):
             self._call(event)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Call the user's function if the interval between its calls ends with this epoch."""
         if self._every.at_epoch(event):
             self._call(event)
 
@@ -101,16 +99,13 @@ class _Once(_Periodic):
         self._called = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Let the handler call its function once more, unless this training resumes an interrupted training."""
         if not event.resumed:
             self._called = False
 
     def state(self) -> dict[str, Any]:
-        """Return a dict for JSON: "called" is True if this handler has already called the user's function."""
         return {"called": self._called}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the flag `called` from a checkpoint, so that the handler does not call the function again."""
         self._called = state["called"]
 
     def _call(self, event: EndStepEvent | EndEpochEvent) -> None:

@@ -97,7 +97,6 @@ class Recorder(Averaging):
         self._waiting.append((epoch, self.done, self._take()))
 
     def _flush(self, until: float = float("inf")) -> None:
-        """Write the records of scalars that are not written yet, up to training step `until`; by default all."""
         while self._waiting and self._waiting[0][1] <= until:
             epoch, done, values = self._waiting.popleft()
             self._write(epoch, done, values.read() if isinstance(values, TrainingMeans) else values)

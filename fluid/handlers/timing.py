@@ -91,7 +91,6 @@ class Timer(Handler):
         self._count = 0
 
     def _waited(self) -> tuple[float, float]:
-        """Return the seconds that this training has waited so far for data, and for the device."""
         waits = self._dispatcher.waits
         return waits.data, waits.device
 

@@ -25,11 +25,7 @@ from fluid.inspection.summary_table import Row, rows_of
 
 
 class Flow:
-    """A map of the data flow of a program: finds the layers that compute the values that another layer reads.
-
-    Args:
-      found: the parts of the program, such as layers, and their JAX equations.
-    """
+    """A map of the data flow of a program: finds the layers that compute the values that another layer reads."""
 
     def __init__(self, found: Partition):
         self._found = found
@@ -126,12 +122,7 @@ def layers(boxes: Iterable[Box]) -> list[Box]:
 
 
 def boxes_of(programs: Sequence[Inspected], rows: Iterable[Row]) -> Box:
-    """Return the outer frame of a drawing, which contains the boxes of all drawn programs.
-
-    Args:
-      programs: the programs.
-      rows: the rows of `fluid.summary` for all layers of the programs, in the order of `rows_of`.
-    """
+    """Return the outer frame of a drawing, which contains the boxes of all drawn programs."""
     left = iter(rows)
     root = Box("scope", [])
     for inspected in programs:
@@ -169,12 +160,6 @@ def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], sc
     """Create the boxes for the drawing of a program: one for each part (such as a layer).
 
     Each loop and each name scope gets a frame around its boxes.
-
-    Args:
-      parts: the parts of the program, or of the body of one loop.
-      rows: an iterator over table rows, whose next row is the row of the first part.
-      made: a dict to which this function adds the box of each layer.
-      scopes: the name scopes that already have frames around the parts.
     """
     found: list[Box] = []
     path: tuple[str, ...] = ()
@@ -223,12 +208,7 @@ def collapse(root: Box) -> None:
 
 
 def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
-    """Shorten a drawing: replace consecutive equal blocks in a list of boxes by one block with a title like "× 12".
-
-    Args:
-      boxes: the boxes (drawn layers) of one frame.
-      root: the outer frame of the drawing.
-    """
+    """Shorten a drawing: replace consecutive equal blocks in a list of boxes by one block with a title like "× 12"."""
     start, period, times = _longest_run(boxes)
     if not times:
         return boxes
@@ -242,12 +222,7 @@ def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
 
 
 def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
-    """Find the repeated blocks (lists of boxes) that save the most boxes of the drawing if they are drawn as one block.
-
-    Returns:
-      The index of the first box, the number of boxes in each block, and the number of blocks; zeros if no merging saves
-      enough boxes.
-    """
+    """Find the repeated blocks (lists of boxes) that save the most boxes if they are drawn as one block."""
     keys = [_structure(box) for box in boxes]
     counts = [0, *itertools.accumulate(len(layers([box])) for box in boxes)]
     best = (_WORTHWHILE, -math.inf, 0, 0, 0)
@@ -291,11 +266,7 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
 
 
 def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
-    """Describe a block (a list of boxes in the drawing of a program) by its structure.
-
-    Returns:
-      A key that is equal for blocks of equal structure, and the layers outside the block that the block reads.
-    """
+    """Describe a block (a list of boxes in the drawing of a program) by its structure."""
     inner = layers(block)
     numbers = {layer: number for number, layer in enumerate(inner)}
     wiring = [[numbers.setdefault(source, -len(numbers)) for source in layer.inputs] for layer in inner]
@@ -422,16 +393,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
 
 
 def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
-    """Choose the row of the drawing in which each layer of a frame (a box that contains boxes) is drawn.
-
-    Args:
-      frame: the frame.
-      first: the first row of the frame.
-      spans: a dict to which the rows of this frame and of its inner frames are added.
-
-    Returns:
-      The row of each layer.
-    """
+    """Choose the row of the drawing in which each layer of a frame (a box that contains boxes) is drawn."""
     rows: dict[Box, int] = {}
     free = below = first  # `free`: the first row below the last inner frame; `below`: below all boxes so far
     for box in frame.inside:

@@ -93,15 +93,7 @@ def _compared(known: Shape, first: Shape, grown: Mapping[str, Shape]) -> Shape:
 
 
 def _dimension(first: Dimension, grown: Mapping[str, Dimension | None]) -> Dimension:
-    """Return a dimension as text, such as "2*time", or as a number if it does not depend on the size of the data.
-
-    Args:
-      first: the dimension for data whose sizes are all `STEPS`.
-      grown: the dimension for data in which one size is doubled, by the name of this size.
-
-    Returns:
-      The dimension; "?" if no formula is found.
-    """
+    """Return a dimension as text, such as "2*time", or as a number if it does not depend on the size of the data."""
     assert isinstance(first, int)
     moved = {name: size - first for name, size in grown.items() if isinstance(size, int) and size != first}
     if not moved:
@@ -143,10 +135,6 @@ class Inspected:
 
 def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
     """Trace the programs of a target, such as a Trainer, and divide each program into parts, such as layers.
-
-    Args:
-      target: a program function, a Program, a Session, or an object with the attribute `session`, such as a Trainer.
-      sizes: the sizes of the stand-in data for the trace.
 
     Raises:
       ArgumentTypeError: the target has another type.

@@ -148,12 +148,7 @@ class TracedForward(NamedTuple):
 
 
 def trace(program: Program, sizes: Sizes) -> TracedForward:
-    """Trace one forward pass of a program in test mode, and return its JAX equations; nothing is computed.
-
-    Args:
-      program: the program.
-      sizes: the sizes of the stand-in data.
-    """
+    """Trace one forward pass of a program in test mode, and return its JAX equations; nothing is computed."""
     arrays = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in (program.parameters | program.states).items()}
     arguments = (arrays, stand_ins(program, sizes), jax.eval_shape(lambda: jax.random.key(0)))
     names: list[str] = []
@@ -298,15 +293,7 @@ def partition(program: Program, traced: TracedForward) -> Partition:
 
 
 class _Level:
-    """The JAX equations of the program, or of one loop body, and their division into parts (such as layers).
-
-    Args:
-      program: the program.
-      found: the Partition that all levels of the program share.
-      jaxpr: the equations of this level.
-      times: the number of times that one run of the program runs these equations.
-      partial: whether `times` is only a lower bound, because the data decides the number of steps of a loop.
-    """
+    """The JAX equations of the program, or of one loop body, and their division into parts (such as layers)."""
 
     def __init__(self, program: Program, found: Partition, jaxpr: Any, times: int, partial: bool):
         self._program = program
@@ -320,11 +307,7 @@ class _Level:
         found.makers |= {v: e for e in jaxpr.eqns for v in e.outvars}
 
     def name(self, named: Iterable[tuple[str, Any]]) -> None:
-        """Find the JAX equations that each layer of the program owns: the equations that compute its named values.
-
-        Args:
-          named: the named values, as pairs `(name, variable in the equations)`.
-        """
+        """Find the JAX equations that each layer of the program owns: the equations that compute its named values."""
         program = self._program
         for name, variable in named:
             layer = name.rpartition(".tmp_")[0] or name
@@ -349,7 +332,6 @@ class _Level:
         Only the equations that compute `targets` count.
 
         Args:
-          targets: the variables.
           foreign: True to create parts also for equations that do not come from operators in the user's code. If False,
             these equations belong to no part.
         """
@@ -357,12 +339,7 @@ class _Level:
         self._add_lines(_runs(left if foreign else _sorted_out(left)[1]))
 
     def parts(self, arrays: Mapping[Any, str], results: set[Any]) -> list[Part]:
-        """Return the complete parts (such as layers), in the order of the program.
-
-        Args:
-          arrays: the names of the variables that are parameters and states.
-          results: the variables that are used outside of these equations, such as the outputs of the program.
-        """
+        """Return the complete parts (such as layers), in the order of the program."""
         live = {id(e) for e in live_equations(self._jaxpr, results)}
         used = results | {v for e in self._jaxpr.eqns if id(e) in live for v in e.invars if not is_literal(v)}
         mine: dict[int, list[Any]] = {}
@@ -378,7 +355,6 @@ class _Level:
         return parts
 
     def unowned(self) -> list[Any]:
-        """Return the JAX equations of this program or loop body that belong to no part (such as a layer)."""
         return [e for e in self._jaxpr.eqns if id(e) not in self._found.owners]
 
     def _free(self, targets: Iterable[Any]) -> list[Any]:
@@ -495,7 +471,6 @@ def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _runs(equations: Iterable[Any]) -> list[list[Any]]:
-    """Divide JAX equations into lists: consecutive equations that come from one line of the user's code."""
     return [list(run) for _, run in itertools.groupby(equations, user_line)]
 
 
@@ -511,7 +486,6 @@ def _is_operator(equation: Any) -> bool:
 
 
 def _operation(equation: Any) -> str:
-    """Return the operation of a JAX equation by name; for a call of a jitted function, the function's name."""
     kind = equation.primitive.name
     return str(equation.params.get("name", kind)).strip("_") if kind in ("jit", "pjit") else kind
 
@@ -523,5 +497,4 @@ def _lengths(value: Any) -> list[Any]:
 
 
 def _hashable(variable: Any) -> Any:
-    """Return a jaxpr variable unchanged; None for a constant, which cannot be a key of a dict."""
     return None if variable is None or is_literal(variable) else variable

@@ -107,7 +107,6 @@ def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> li
     Shared parameters count in the first row that reads them.
 
     Args:
-      programs: the programs.
       counter: the counter of FLOPs and bytes; with None, both are 0.
     """
     trained = _trained(programs)

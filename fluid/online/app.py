@@ -45,12 +45,7 @@ _OUTPUTS = {
 
 
 class OnlineMetrics(http.Metrics):
-    """The status of a training as Prometheus metrics, and a counter of requests.
-
-    Args:
-      status: a function that returns the status, see `OnlineTrainer.status` and `HostedTrainer.status`.
-      paths: the URL paths that are labels of the counter of requests.
-    """
+    """The status of a training as Prometheus metrics, and a counter of requests."""
 
     def __init__(self, status: Callable[[], dict[str, Any]], paths: Iterable[str] = ()):
         super().__init__()
@@ -91,12 +86,8 @@ class VerbApp(http.Application):
     """The base class of ASGI applications with verbs: requests such as `/pause` that control a training.
 
     Args:
-      training: the OnlineTrainer or HostedTrainer, which has a method for each verb.
-      paths: the HTTP method and the endpoint of each additional path.
       verbs: the verbs, such as "pause": a request for `/pause` calls the method `pause` of `training`, and responds
         with the result as JSON.
-      settings: the limits of requests.
-      access: the access policy.
     """
 
     public = frozenset({"/health/live", "/health/ready"})
@@ -164,19 +155,12 @@ class VerbApp(http.Application):
         return self._status_response(await run_in_thread(self._training.status))
 
     def _status_response(self, status: dict[str, Any]) -> Response:
-        """Return an HTTP response with the training status as JSON; remove file paths of the server from its error."""
         error = status.get("error")
         return json_response(status | ({"error": http.without_folders(error, self.folders)} if error else {}))
 
 
 class OnlineApp(VerbApp):
-    """An ASGI application through which clients send rows and verbs (requests such as `/pause`) to an OnlineTrainer.
-
-    Args:
-      online: the OnlineTrainer.
-      settings: the limits of requests.
-      access: the access policy.
-    """
+    """An ASGI application through which clients send rows and verbs (requests such as `/pause`) to an OnlineTrainer."""
 
     def __init__(self, online: Any, settings: Settings, access: AccessPolicy):
         self._online = online
@@ -232,13 +216,7 @@ class OnlineApp(VerbApp):
 
 
 class TrainerApp(VerbApp):
-    """An ASGI application for clients, which send verbs such as `/pause` to a HostedTrainer, and read its events.
-
-    Args:
-      hosted: the HostedTrainer.
-      settings: the limits of requests.
-      access: the access policy.
-    """
+    """An ASGI application for clients, which send verbs such as `/pause` to a HostedTrainer, and read its events."""
 
     def __init__(self, hosted: Any, settings: Settings, access: AccessPolicy):
         self._hosted = hosted

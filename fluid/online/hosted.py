@@ -25,12 +25,6 @@ _WAIT = 1.0  # if there is no new event, a request for events gets an empty resp
 class HostedTrainer:
     """A Trainer with its readers that trains in a separate thread, and that other threads control.
 
-    Args:
-      trainer: the Trainer.
-      reader: reads the minibatches of training.
-      test_reader: reads the minibatches of `test`; without one, `test` raises an OnlineError.
-      folder: the folder in which `save` writes parameter files.
-
     Attributes:
       folders: a dict from paths of the server to the names that replace them in error messages to clients.
 
@@ -265,20 +259,16 @@ class _Recorder(Handler):
         self._hosted = hosted
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Record a BeginEpochEvent."""
         self._hosted.note("BeginEpochEvent", {}, epoch=event.epoch)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Record an EndStepEvent, with the scalar outputs of the step."""
         metrics = self._hosted.scalars(event.metrics)
         self._hosted.note("EndStepEvent", metrics, epoch=event.epoch, step=event.step)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Record an EndEpochEvent."""
         self._hosted.note("EndEpochEvent", {}, epoch=event.epoch, steps=event.steps, completed=event.completed)
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Record an EndTrainEvent."""
         self._hosted.note("EndTrainEvent", {}, epochs=event.epochs, stopped=event.stopped)
 
 

@@ -94,13 +94,8 @@ class Journal:
     A row waits until a call of `passed` says that it was trained on.
 
     Args:
-      path: the path of the database file; a missing database is created.
-      settings: settings of the split into minibatches, as JSON; a journal with other settings is refused.
-      max_rows: the maximum number of waiting rows.
       max_bytes: the maximum size of the waiting rows, in bytes. A journal with fewer than `least_rows` waiting rows
         accepts more bytes, because so few rows do not fill a minibatch.
-      least_rows: the number of rows that can always wait, whatever their size is.
-      max_keys: the number of newest keys that the database stores, to detect repeated rows.
 
     Attributes:
       changed: a condition, notified when rows were added, and after other events that threads wait for.
@@ -179,11 +174,7 @@ class Journal:
         """Add rows; when this call returns, the rows are on disk.
 
         Args:
-          body: the message with the rows.
           head: the number of bytes of JSON at the start of the body.
-          rows: the number of rows.
-          key: a string that is unique to these rows; rows with the key of earlier rows are not added again.
-          note: a name and a value to write in the same transaction; the method `note` reads the value.
 
         Raises:
           JournalFullError: too many rows wait to be trained on.
@@ -360,7 +351,6 @@ class Journal:
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Write the number of rows on disk to the file with the suffix `.last` beside the database."""
         # Ignore errors: the file with the suffix `.last` is only an additional check, and the rows are already on disk.
         with contextlib.suppress(OSError):
             self._last.seek(0)
@@ -460,9 +450,6 @@ class Journal:
         """Find rows that were already added to the journal (a database of rows) with their key.
 
         Return the position of these rows; None if the key is new or there is no key.
-
-        Raises:
-          OnlineError: other rows were added with this key before.
         """
         if append.key is None:
             return None
@@ -480,10 +467,6 @@ class Journal:
 
         `end` is the position of the first of these rows. `added` is the number of bytes that the current transaction
         has added before them.
-
-        Raises:
-          FeedError: there are more rows than the capacity of an empty journal.
-          JournalFullError: too many rows or bytes wait to be trained on.
         """
         if rows > self._max_rows:
             raise errors.FeedError(f"found {rows} rows at once, expected at most {self._max_rows}; send them in parts")
@@ -537,5 +520,4 @@ class Journal:
 
 
 def _digest(body: bytes, number: int | str = "") -> bytes:
-    """Return a checksum of `body` and `number`; earlier fluid versions computed it from `body` only."""
     return hashlib.blake2b(body, digest_size=16, salt=str(number).encode()[:16]).digest()

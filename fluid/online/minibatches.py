@@ -25,10 +25,6 @@ class Split:
     program is tested on the test rows of a span before it is trained on the minibatch. The split depends only on
     positions, so it never changes, except after rows that the user skips: these rows do not count.
 
-    Args:
-      batch_size: the number of rows in a minibatch.
-      test_every: the last of every `test_every` rows is a test row; None for no test rows.
-
     Attributes:
       skipped: the positions of the rows that are neither trained nor tested on, in ascending order.
 
@@ -88,11 +84,6 @@ class Split:
 class JournalMinibatches:
     """The rows of a journal, read as minibatches for training and as test rows.
 
-    Args:
-      journal: the Journal that holds the rows.
-      rows: the RowFormat that unpacks the messages in the journal.
-      split: the split of the positions into minibatches and test rows.
-
     Attributes:
       journal: the Journal that holds the rows.
       split: the split of the positions into minibatches and test rows.
@@ -119,12 +110,7 @@ class JournalMinibatches:
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """Read rows of one minibatch from the journal, and return them as columns by name.
-
-        Args:
-          number: the index of the minibatch.
-          positions: the positions of the rows in the stream.
-        """
+        """Read rows of one minibatch from the journal, and return them as columns by name."""
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
             indices = [position - first for position in positions if first <= position < stop]
@@ -160,13 +146,7 @@ class _UnpackedEntry(NamedTuple):
 
 
 class JournalReader(Reader):
-    """A reader that yields the minibatches of a journal and waits for new ones, in one endless epoch.
-
-    Args:
-      minibatches: the minibatches of the journal.
-      ending: a function that returns whether to end the epoch; called before each minibatch except the first.
-      end: a function that is called when the epoch ends.
-    """
+    """A reader that yields the minibatches of a journal and waits for new ones, in one endless epoch."""
 
     def __init__(self, minibatches: JournalMinibatches, ending: Callable[[], bool], end: Callable[[], None]):
         split = minibatches.split

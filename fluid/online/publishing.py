@@ -24,10 +24,6 @@ class Publisher:
 
     A version is written under a temporary name and then renamed, so that servers never find an incomplete version.
 
-    Args:
-      folder: the folder of the versions; created with the first version.
-      options: options of `Trainer.save_inference_model`, such as `fetch`.
-
     Attributes:
       folder: the folder of the versions.
     """
@@ -43,10 +39,6 @@ class Publisher:
 
     def publish(self, trainer: Trainer, steps: int) -> None:
         """Write the model of a Trainer as a new version; do nothing if this version exists already.
-
-        Args:
-          trainer: the Trainer of the model.
-          steps: the number of training steps done, which becomes the number of the version.
 
         Raises:
           OnlineError: nothing was trained yet, or the folder has a newer version.
@@ -91,7 +83,6 @@ class MovingTest(Handler):
     Args:
       rows: a function that returns, for the index of a minibatch, the test rows to test on before the training on this
         minibatch; None if there are no such rows.
-      window: the number of newest test rows over which the means are computed.
 
     Attributes:
       tested: the number of rows tested on so far.

@@ -37,11 +37,6 @@ class Packed(NamedTuple):
 class RowFormat:
     """The format of the rows of a program, which checks rows and converts them to messages and back.
 
-    Args:
-      specs: the feeds by name.
-      feed_order: the feed of each field of a row, as in `Trainer.train`.
-      max_steps: the maximum number of time steps of a sequence; None for no limit.
-
     Attributes:
       specs: the feeds by name.
       most_numbers: the maximum number of elements in all feeds of a row; None without `max_steps`.
@@ -82,7 +77,6 @@ class RowFormat:
         """Check rows, and convert them to a message.
 
         Args:
-          minibatch: a list of rows, a tuple of columns, or a dict of columns, as for `Trainer.train`.
           most_bytes: the maximum size of the arrays with padded sequences, in bytes; None for no limit.
 
         Raises:
@@ -150,11 +144,7 @@ def _count(data: Any) -> int:
 
 
 def _check_lengths(name: str, value: Any) -> None:
-    """Check that sequence lengths fit the padded data; do nothing for an array, which has no lengths.
-
-    Raises:
-      ProtocolError: lengths have another shape than the data, or are negative or too large.
-    """
+    """Check that sequence lengths fit the padded data; do nothing for an array, which has no lengths."""
     if isinstance(value, np.ndarray):
         return
     sizes = np.shape(getattr(value, "data", value))
@@ -173,10 +163,6 @@ def _check_lengths(name: str, value: Any) -> None:
 class _Bounded(Buckets):
     """Padding sizes (Buckets) that refuse too long sequences and too large minibatches before padding them.
 
-    Args:
-      specs: the feeds by name.
-      max_steps: the maximum number of time steps of a sequence; None for no limit.
-
     Attributes:
       most_bytes: the maximum size of a padded minibatch, in bytes; None for no limit.
     """
@@ -188,11 +174,7 @@ class _Bounded(Buckets):
         self._max_steps = max_steps
 
     def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """Pad the sequences of a minibatch.
-
-        Raises:
-          FeedError: a sequence is too long, or the padded minibatch is too large.
-        """
+        """Pad the sequences of a minibatch."""
         for name, value in values.items():
             longest = max(sizes_of(value) or (0,))
             if self._max_steps is not None and longest > self._max_steps:

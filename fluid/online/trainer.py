@@ -416,11 +416,7 @@ class OnlineTrainer(KnownAttributes):
         )
 
     def _make(self) -> Trainer:
-        """Create the Trainer of an online training, which continues from the newest checkpoint.
-
-        Raises:
-          JournalError: the journal (the database of added rows) lacks rows that the checkpoint needs.
-        """
+        """Create the Trainer of an online training, which continues from the newest checkpoint."""
         program_func, optimizer, options = self._making
         config = CheckpointConfig(
             self._path / "checkpoints", max_num_checkpoints=_KEPT, epoch_interval=None,
@@ -454,12 +450,10 @@ class OnlineTrainer(KnownAttributes):
             LOG.error("nothing was published after %d steps: %s; training goes on", self._control.steps, error)
 
     def _saved(self) -> list[int]:
-        """Return the step numbers of all checkpoints in ascending order."""
         folder = self._path / "checkpoints"
         return Folder(folder, read_only=True).steps() if folder.is_dir() else []
 
     def _drop(self) -> None:
-        """Delete journal rows that no checkpoint needs: the rows before the last minibatch of the oldest checkpoint."""
         saved = self._saved()
         if saved:
             self._journal.drop(self._split.start(max(saved[0] - 1, 0)))

@@ -33,13 +33,8 @@ class Control:
     """A controller of the thread in which an OnlineTrainer trains, from `start` to `stop`.
 
     Args:
-      trainer: the Trainer for the first `start`.
       make: a function that returns a new Trainer for each later `start`; this Trainer continues from the newest
         checkpoint.
-      minibatches: the minibatches of the journal, the accepted rows on disk.
-      handlers: handlers of the training.
-      after_step: called in the thread after each step with the number of steps done.
-      after_save: called in the thread when checkpoints may have been written.
 
     Attributes:
       steps: the number of training steps done.
@@ -219,7 +214,6 @@ class Control:
                     result.set_exception(errors.OnlineError("the training ended before this could be done"))
 
     def _wait(self) -> bool:
-        """Wait for rows to train on or for a task, such as `save`; return False if the training thread has to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._leaving or self._stopping or self._tasks or self._may_train())
             return not self._leaving and (not self._stopping or bool(self._tasks))
@@ -228,11 +222,7 @@ class Control:
         return not self._paused and self._minibatches.is_there(self.steps)
 
     def _ending(self) -> bool:
-        """Return whether the reader has to end its epoch, so that `Trainer.train` returns.
-
-        Raises:
-          _Left: the training has to end without a checkpoint.
-        """
+        """Return whether the reader has to end its epoch, so that `Trainer.train` returns."""
         if self._leaving:
             raise _Left
         # A task, such as `save`, waits until at least one step is done since `Trainer.train` was called. Otherwise
@@ -289,15 +279,10 @@ class _AfterStep(Handler):
         self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Find the arrays that are infinite on purpose, such as masks; after an earlier `train`, `check` has passed."""
         self._health = Health.at_start(live_state(self.trainer.session))
 
     def check(self, arrays: Mapping[str, Any], steps: range) -> None:
-        """Check that the arrays after the training steps `steps` are finite.
-
-        Raises:
-          NonFiniteError: they are not; the error names the rows of these steps.
-        """
+        """Check that the arrays after the training steps `steps` are finite."""
         if complaint := self._health.complaint(arrays):
             raise errors.NonFiniteError(
                 f"{complaint} after a step on the rows {self._control.rows(steps)} of the journal; expected finite "
@@ -309,9 +294,6 @@ class _AfterStep(Handler):
         """Record the number of steps and the scalar outputs in the Control (the controller of the training thread).
 
         Then call the function that acts after each training step.
-
-        Raises:
-          NonFiniteError: the loss of the step or a parameter is not finite.
         """
         state = live_state(self.trainer.session)
         checked = {n: a for n, a in state.items() if a.size <= _SMALL}

@@ -273,9 +273,6 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
         means over all rows; shuffling then causes the warning only if the reader also leaves rows out. None is for
         training and causes no warning.
 
-    Returns:
-      Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
-
     Raises:
       ArgumentTypeError: `source` is not a reader.
       ReaderError: raised while reading: the reader is empty, or an iterator has ended in an earlier pass.
@@ -325,12 +322,7 @@ The use is "predict", "test", or "means" for a test that returns only means over
 
 
 def _shuffles(reader: Reader, method: str) -> str:
-    """Return the call that shuffles the rows of a reader, for example "reader.shuffle(...)"; "" if none is known.
-
-    Args:
-      reader: the reader.
-      method: the use of the rows: "predict", "test" or "means", see the argument `in_order_for` of `minibatches`.
-    """
+    """Return the call that shuffles the rows of a reader, for example "reader.shuffle(...)"; "" if none is known."""
     if method == "means" and not any(
         (stage.get("drop_last") or "firstn" in stage) and any(part.get("shuffle") is not None for part in stages(stage))
         for stage in stages(reader.plan)
@@ -356,19 +348,12 @@ def _leaves_out(stage: Mapping[str, Any]) -> bool:
     """Return whether a reader function, such as `batch`, leaves out rows because of `drop_last=True`.
 
     The result is False for `arrays` if the number of rows is a multiple of the batch size.
-
-    Args:
-      stage: the name and the arguments of the reader function, as a dict.
     """
     return bool(stage.get("drop_last")) and ("arrays" not in stage or stage["arrays"] % stage["batch"] > 0)
 
 
 def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
     """Yield the rows of one pass over the data, and raise an error if there are none.
-
-    Args:
-      rows: the rows of the pass.
-      source: the source of the rows, for the message.
 
     Raises:
       ReaderError: the pass has no row.
@@ -391,17 +376,12 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 
 def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Return some rows of a column; `rows` is a slice or an array of row numbers."""
     # For row numbers, `ndarray.take` is faster than `column[rows]` if the rows are long.
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 
 
 def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """Return the names of the columns of `data`, or their indices if they have no names, and the columns as arrays.
-
-    Raises:
-      ArgumentTypeError: the data is not an array, a tuple of columns or a dict of columns.
-    """
+    """Return the names of the columns of `data`, or their indices if they have no names, and the columns as arrays."""
     if isinstance(data, Mapping):
         columns = dict(data)
     elif isinstance(data, tuple):

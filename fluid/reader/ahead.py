@@ -35,10 +35,6 @@ class Ahead:
     """A group of threads that read the rows of one pass ahead, and apply a function (the mapper) to each row.
 
     Args:
-      open_rows: returns the generator of the rows; called once, in one of the threads.
-      size: the maximum number of rows ahead of the consumer.
-      mapper: a function that is applied to each row, in the threads; None yields the rows themselves.
-      count: the number of threads.
       patience: seconds for which the exit of Python waits for a thread that still reads a row; None waits without
         limit. C++ libraries that call Python from a thread need None.
     """

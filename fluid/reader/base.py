@@ -231,7 +231,6 @@ class Source(Reader):
     `set_state` (Grain), or a reader with `state` and `restore`.
 
     Args:
-      source: the callable or iterable.
       kept: True if rows are still in use when the next row is read. Rows of an iterator are then copied, because the
         iterator may refill their arrays. Lists, tuples and arrays hold all rows at once, and are not copied.
     """
@@ -361,11 +360,6 @@ def seed_with_shuffle(function: Callable[P, Reader]) -> Callable[P, Reader]:
 def as_reader(caller: str, source: ReaderLike, kept: bool = True) -> Reader:
     """Convert a user's reader to a Reader.
 
-    Args:
-      caller: the name of the called public function, for the message.
-      source: a Reader, a callable that returns an iterable, or an iterable.
-      kept: False if each row is used before the next one is read, see `Source`.
-
     Raises:
       ArgumentTypeError: `source` is none of these.
     """
@@ -397,10 +391,6 @@ def is_reader(value: Any) -> bool:
 def as_readers(caller: str, sources: Sequence[ReaderLike]) -> list[Reader]:
     """Convert a user's readers to Readers; at least one is required.
 
-    Args:
-      caller: the name of the called public function, for the message.
-      sources: the readers of the user.
-
     Raises:
       ArgumentError: `sources` is empty.
       ArgumentTypeError: one of the sources is not a reader.
@@ -420,10 +410,6 @@ def exhausted(source: Any) -> errors.ReaderError:
 
 def function(caller: str, value: Any) -> Callable[..., Any]:
     """Check that an argument is callable, and return the argument.
-
-    Args:
-      caller: the name of the called public function, for the message.
-      value: the argument.
 
     Raises:
       ArgumentTypeError: the argument cannot be called.
@@ -466,8 +452,6 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
     """Yield rows, but the placeholder ELSEWHERE in place of each row that this process does not need.
 
     Args:
-      rows: the rows of all processes.
-      size: the number of rows of a minibatch.
       wanted: returns the indices in a minibatch of the rows that this process needs; called with the number of rows of
         the minibatch, which is smaller for a short last minibatch.
 
@@ -482,9 +466,6 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
 
 def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the arguments of each decorator of a reader, one dict for each decorator; the outermost one comes first.
-
-    Args:
-      plan: nested JSON with the decorators of a reader and their arguments, see `Reader`.
 
     Example:
       >>> list(stages({"batch": 2, "of": {"shuffle": 10, "of": "rows"}}))
@@ -506,10 +487,6 @@ def _changed_files(saved: Any, plan: Any) -> list[str]:
     """Return the names of files that were added, removed or changed since a position of the reader was saved.
 
     Both arguments are plans: JSON that describes a reader and, for each of its files, the size and version or date.
-
-    Args:
-      saved: the plan in the saved position.
-      plan: the plan of the current reader.
     """
     if isinstance(saved, Mapping) and isinstance(plan, Mapping) and saved.keys() == plan.keys():
         pairs = [(saved[key], plan[key]) for key in plan]

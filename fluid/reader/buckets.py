@@ -46,9 +46,6 @@ _CANDIDATES = 256
 def padded_time(longest: int) -> int:
     """Return the padded number of steps: the smallest power of two that is at least `longest` and at least 4.
 
-    Args:
-      longest: the number of steps of the longest row.
-
     Example:
       >>> [padded_time(n) for n in (0, 3, 5, 8, 100)]
       [4, 4, 8, 8, 128]
@@ -75,7 +72,6 @@ class _Need(NamedTuple):
     rows: int
 
     def fits(self, shape: Sizes) -> bool:
-        """Return whether the padded shape `shape` is large enough for the longest rows of the minibatch."""
         return _holds(shape, self.sizes)
 
     def cost(self, shape: Sizes) -> int:
@@ -89,7 +85,6 @@ class _Need(NamedTuple):
         return sum(steps.values())
 
     def cheapest(self, shapes: Iterable[Sizes]) -> Sizes | None:
-        """Return the shape (the padded sizes of sequences) with the lowest `cost`; None if `shapes` is empty."""
         return min(shapes, key=self.cost, default=None)
 
 
@@ -129,12 +124,10 @@ class Buckets:
     The sizes depend only on the minibatches padded before and on the rows announced by `expect`.
 
     Args:
-      specs: the declarations of the feeds by name.
       buckets: sizes to pad to: a list for all sequences, or a dict of lists by name. For nested sequences, a list is
         for the inner sequences, and a pair of lists for both levels. None chooses sizes from the data.
       max_compilations: the maximum number of chosen shapes, at least 1. If the rows become longer and longer, for
         example in sorted data, a few more shapes are added. None always rounds sizes up to powers of two.
-      price: the cost of a compilation, expressed as a number of time steps of one row that take as long to compute.
 
     Raises:
       ArgumentError: the buckets are not increasing sizes, or `max_compilations` is below 1.
@@ -182,10 +175,6 @@ class Buckets:
     def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
         """Return the values of a minibatch with padded sequences; sequences on a device stay unchanged.
 
-        Args:
-          values: the values of one minibatch by name, as `read_feed` returned them.
-          where: the position that error messages name, such as "batch 7"; empty for none.
-
         Raises:
           FeedError: a row is longer than the largest bucket.
         """
@@ -204,12 +193,7 @@ class Buckets:
         return filled
 
     def expect(self, values: Mapping[str, Any], together: int) -> None:
-        """Announce the longest row of the next minibatches, so that the next padded shape can hold all of their rows.
-
-        Args:
-          values: the fields of the longest row by feed name, as `read_feed` returned them.
-          together: the number of minibatches to which the announcement applies; none of them has a longer row.
-        """
+        """Announce the longest row of the next minibatches, so that the next padded shape can hold all rows."""
         seen = self._seen
         needs = {name: sizes_of(value) for name, value in values.items() if name in self._specs}
         seen.coming = {str((n, i)): size for n, sizes in needs.items() for i, size in enumerate(sizes or ())}
@@ -262,18 +246,7 @@ class Buckets:
         return {n: tuple(found) for n, found in sizes.items()}
 
     def _rung(self, name: str, level: int, value: Any, need: int, where: str) -> int | None:
-        """Return the smallest of the user's buckets (sizes) that is at least `need`; None without buckets.
-
-        Args:
-          name: the name of the feed.
-          level: 0 for the only or outer level; 1 for the inner sequences of nested sequences.
-          value: the rows of the feed; the error names the longest row.
-          need: the size that the longest row needs at this level.
-          where: the position that error messages name, such as "batch 7"; empty for none.
-
-        Raises:
-          FeedError: `need` is larger than the largest bucket.
-        """
+        """Return the smallest of the user's buckets (sizes) that is at least `need`; None without buckets."""
         ladder = self._ladders[name][level]
         if ladder is None:
             return None
@@ -329,11 +302,6 @@ class Buckets:
         | first | rounded up | 9 steps: 10 |
         | second to fourth | holds rows 1.5 times as long as all so far | 20 steps: 32 |
         | fifth or later | holds rows twice as long as all so far | 20 steps: 40 |
-
-        Args:
-          need: the sizes that the minibatch needs.
-          longest: the sizes that the longest rows of all minibatches so far need.
-          usual: True if the fixed sizes of `need`, such as the batch size, are the most frequent ones so far.
         """
         seen = self._seen
         budget = self._budget or 0
@@ -356,12 +324,6 @@ class Buckets:
 
         Each shape costs a compilation. So this method records how much padding each smaller shape would have saved in
         the minibatches so far. A smaller shape is added when this padding costs as much time as a compilation.
-
-        Args:
-          need: the sizes that the minibatch needs.
-          best: the compiled shape with the lowest cost that holds the minibatch.
-          whole: the cost of a row in the largest shape: its number of steps with padding.
-          price: the cost of a compilation, expressed as a number of minibatches of the largest shape.
         """
         seen = self._seen
         budget = self._budget or 0
@@ -402,12 +364,7 @@ def _fine(need: Sizes) -> Sizes:
 
 
 def _step(size: int, count: int) -> int:
-    """Return the distance between neighbouring lengths to which sequences may be padded, near the length `size`.
-
-    Args:
-      size: the length of a sequence.
-      count: the number of padded lengths in the shape of a minibatch; above two, the distance is larger.
-    """
+    """Return the distance between neighbouring lengths to which sequences may be padded, near the length `size`."""
     parts = max((4 if size <= 64 else 8) >> max(count - 2, 0), 1)
     return max((padded_time(size) // 2) // parts, 1)
 

@@ -36,13 +36,8 @@ def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
     """Check one column against its declaration, and convert it to the declared dtype and shape.
 
     Args:
-      spec: the declaration.
       value: for dense data `[batch, ...]`: a NumPy array, nested lists, or a `jax.Array`, which stays on its device;
         for sequences: a list of rows of any length, a SequenceBatch or NestedSequenceBatch, or a LoDTensor.
-      where: the position that error messages name, such as "batch 7"; empty for none.
-
-    Returns:
-      The array or sequence batch; `value` itself if nothing changes. Rows are padded to powers of two.
 
     Raises:
       FeedError: shape, range or structure do not fit.
@@ -62,16 +57,7 @@ def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 
 def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
-    """Check one column as `check_feed` does, but leave rows of variable length unpadded.
-
-    Args:
-      spec: the declaration.
-      value: as for `check_feed`.
-      where: as for `check_feed`.
-
-    Returns:
-      An array; for sequences, a value that `fluid.reader.ragged` pads.
-    """
+    """Check one column as `check_feed` does, but leave rows of variable length unpadded."""
     if type(value) is np.ndarray and (ready := _as_declared(spec, value)) is not None:
         return ready
     try:
@@ -112,9 +98,6 @@ def _not_numbers(spec: FeedSpec, value: Any, where: str, error: NotNumbers) -> e
 def batch_size(values: Mapping[str, Any]) -> int:
     """Return the number of rows, which must be equal in all values of a batch.
 
-    Args:
-      values: arrays and sequences by name.
-
     Raises:
       FeedError: the numbers of rows differ, or are zero.
 
@@ -137,12 +120,7 @@ def repeat_last(value: Any, count: int) -> np.ndarray:
 
 
 def is_sample(spec: FeedSpec, value: Any) -> bool | None:
-    """Return whether a value is one sample of a feed (True) or a batch (False); None if its shape fits both.
-
-    Args:
-      spec: the declaration.
-      value: any value.
-    """
+    """Return whether a value is one sample of a feed (True) or a batch (False); None if its shape fits both."""
     try:
         array = None if spec.shape[:1] != (None,) else array_or_none(value)
     except NotNumbers:

@@ -43,15 +43,6 @@ class Destination(Protocol):
 class Converter:
     """A converter of the minibatches of one program to feeds on the device.
 
-    Args:
-      to: the engine of the Session that receives the feeds.
-      specs: declarations of the feeds by name, for example `program.feeds`.
-      order: the order of the feeds in a row, see `Feeder`.
-      buckets: the sizes to which sequences are padded.
-      only: names of the feeds to read; all by default.
-      others: names of columns that only other programs read; in minibatches of named columns, these are ignored.
-      trains: True for the feeds of a training; rows that are sorted by a class then cause a warning.
-
     Attributes:
       feeder: the Feeder that checks and pads minibatches.
     """
@@ -87,10 +78,6 @@ class Converter:
 
     def __call__(self, minibatch: Any, index: int) -> Mapping[str, Any]:
         """Return the feed of a minibatch.
-
-        Args:
-          minibatch: as a reader yields it, see `Feeder.feed`; or a compact minibatch, see `Minibatches.compact`.
-          index: the index of the minibatch in the epoch, for messages.
 
         Raises:
           FeedError: data does not fit.
@@ -195,13 +182,6 @@ def named(
     to: Destination, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], names: Collection[str], buckets: Buckets
 ) -> dict[str, Any]:
     """Convert some arrays of a user's dict to feeds on the device.
-
-    Args:
-      to: the engine of the Session that receives the feeds.
-      specs: the declarations of the feeds by name.
-      feed: the user's dict of arrays by name.
-      names: the names of the arrays to convert; all are in `feed`.
-      buckets: the Buckets that pad the sequences.
 
     Raises:
       FeedError: data does not fit.

@@ -325,11 +325,6 @@ def frame(
 def check_reader(call: str, reader: Any, table: Table | None) -> None:
     """Check that a reader of raw rows encodes them with the Table of a program.
 
-    Args:
-      call: the method that reads, for the message.
-      reader: any reader.
-      table: the Table of the program, or None.
-
     Raises:
       ArgumentError: the reader has another table.
     """
@@ -412,21 +407,18 @@ def _is_missing(value: Any) -> bool:
 
 
 def _dtypes(rows: Any) -> dict[str, str]:
-    """Return the dtype of each column by name, as text; the text is empty for a column that is a list."""
     if reader_misuse.is_frame(rows):
         return {str(name): str(dtype) for name, dtype in zip(rows.columns, rows.dtypes, strict=True)}
     return {str(name): str(getattr(column, "dtype", "")) for name, column in rows.items()}
 
 
 def _is_category(dtype: str, column: np.ndarray) -> bool:
-    """Return whether a column is of a categorical dtype, or has a value that is neither a number nor missing."""
     if dtype.lower().startswith("categor"):
         return True
     return column.dtype.kind not in "biufmM" and not all(isinstance(v, Real) or _is_missing(v) for v in column)
 
 
 def _text(value: Any) -> str:
-    """Return a category as text; a whole number is written without a decimal point."""
     is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
     return str(int(value)) if is_number and math.isfinite(value) and value == int(value) else str(value)
 

@@ -370,11 +370,6 @@ class Grouped(list[Any]):
     """A list of the rows of one minibatch from `bucket_by_length`.
 
     The reader `bucket_by_length` fills a buffer with rows, and divides this buffer into several minibatches.
-
-    Args:
-      rows: the rows of the minibatch.
-      longest: the longest row in the buffer.
-      together: the number of minibatches in the buffer.
     """
 
     def __init__(self, rows: Sequence[Any], longest: Any, together: int):
@@ -460,12 +455,6 @@ def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], s
     """Return the rows of a buffer in the order in which they are cut into minibatches.
 
     Rows that fill whole minibatches of their group come first, all other rows follow, sorted by length.
-
-    Args:
-      rows: the rows of the buffer.
-      length: returns the length of a row.
-      bounds: the maximum length in each group except the last, which has none.
-      size: the number of rows of a minibatch.
     """
     groups: list[list[Any]] = [[] for _ in range(len(bounds) + 1)]
     for row in rows:

@@ -43,17 +43,7 @@ _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_lev
 def complaint(
     spec: FeedSpec, where: str, sample: int | None, found: str, fix: str, expected: str = "", dtype: bool = False
 ) -> errors.FeedError:
-    """Return the error for data that does not fit a feed, with the found value, the expected value, and a fix.
-
-    Args:
-      spec: the declaration.
-      where: the position that error messages name, such as "batch 7"; empty for none.
-      sample: the index in the batch of the sample that is the cause; None if no single sample is.
-      found: a description of the data.
-      fix: a sentence that says how to correct the data, or the corrected call.
-      expected: a description of the expected data; the declared shape and dtype by default.
-      dtype: True if the dtype is the cause; the error is then a FeedTypeError, else a FeedError.
-    """
+    """Return the error for data that does not fit a feed, with the found value, the expected value, and a fix."""
     place = ", ".join(filter(None, (f"feed {spec.name!r}", "" if sample is None else f"sample {sample}", where)))
     declared = str(Array(spec.shape, spec.dtype)) + _ROWS[spec.lod_level]
     site = f" (declared at {spec.site})" if spec.site else ""
@@ -66,9 +56,6 @@ class SortedClasses:
 
     Training on sorted rows forgets one class while it trains on the next class. The check of a feed ends at the first
     minibatch with several classes, so that it costs almost nothing for shuffled rows.
-
-    Args:
-      specs: the declarations by name.
 
     Example:
       >>> import warnings
@@ -132,13 +119,7 @@ class NaNs:
         self._noticed: set[str] = set()
 
     def look(self, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], where: str = "") -> None:
-        """Warn of feeds that hold NaN, unless their declaration allows NaN or a warning was given before.
-
-        Args:
-          specs: the declarations by name.
-          feed: arrays and sequence batches by name.
-          where: the position that the warning names, such as "batch 7"; empty for none.
-        """
+        """Warn of feeds that hold NaN, unless their declaration allows NaN or a warning was given before."""
         for name in self.found(specs, feed):
             self._tell(specs[name], feed[name], where)
 
@@ -146,10 +127,6 @@ class NaNs:
         """Return the names of feeds that hold NaN, except feeds that allow NaN or have been warned of.
 
         In contrast to `look`, a NaN in the padding of sequences counts.
-
-        Args:
-          specs: the declarations by name.
-          feed: arrays and sequence batches by name.
         """
         found = []
         for name, value in feed.items():
@@ -181,7 +158,6 @@ class NaNs:
 
 
 def _has_nan(row: Any) -> bool:
-    """Return whether a sample holds NaN; the sample is an array, or a list of arrays."""
     return any(map(_has_nan, row)) if isinstance(row, list) else bool(np.isnan(row).any())
 
 
@@ -213,14 +189,6 @@ def typed(
     owners: Sequence[int] | None = None,
 ) -> np.ndarray:
     """Check the values of a feed, and convert them to the dtype of its arrays, `spec.held`.
-
-    Args:
-      spec: the declaration.
-      array: the values of all samples.
-      where: the position that error messages name, such as "batch 7"; empty for none.
-      rows: the samples as the user passed them; the cause of an error is searched here.
-      owner: a function that takes an index along axis 0 of `array`, and returns the index of the sample there.
-      owners: if `rows` holds parts of samples, such as inner sequences: the index of the sample of each part.
 
     Raises:
       FeedError: a value does not fit.
@@ -288,12 +256,7 @@ def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
 
 
 def warn_of_labels(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn of labels in the format of another loss function, which the program's loss function misreads.
-
-    Args:
-      spec: the declaration of the labels.
-      array: the labels of a minibatch.
-    """
+    """Warn of labels in the format of another loss function, which the program's loss function misreads."""
     binary = array.size and ((array == 0) | (array == 1)).all()
     if binary and spec.labels == "signs" and not array.all():
         warn(
@@ -370,10 +333,6 @@ def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, fl
 
     The upper end of the range is exclusive. The extra value, such as a padding id, is allowed outside the limits; None
     if there is no extra value.
-
-    Args:
-      limits: the declared lower limit, upper limit and extra value; None for the limits of the dtype.
-      want: the dtype.
     """
     fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
     if class_of(want) == "int":
@@ -385,15 +344,7 @@ def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, fl
 def wrong_dtype(
     spec: FeedSpec, rows: Any, where: str, found: Any, owners: Sequence[int] | None = None
 ) -> errors.FeedError:
-    """Return the error for data of a dtype that the feed does not accept; the error names the first bad sample.
-
-    Args:
-      spec: the declaration.
-      rows: the samples, or parts of samples, among which the first bad one is searched.
-      where: the position that error messages name, such as "batch 7"; empty for none.
-      found: the dtype of the data.
-      owners: if `rows` holds parts of samples: the index of the sample of each part.
-    """
+    """Return the error for data of a dtype that the feed does not accept; the error names the first bad sample."""
     want = spec.held
     accepted = _ACCEPTS.get(class_of(want), set())
     sample: int | None = None
@@ -457,13 +408,6 @@ def fit(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> tuple[int, 
     """Return the shape to which data is reshaped so that it fits a declaration; None if it cannot fit.
 
     Data may be flattened, or unflattened, and dimensions of size 1 may be absent or added.
-
-    Args:
-      shape: the shape of the data.
-      declared: the declared shape, with None for any size.
-
-    Returns:
-      The shape of the data itself if it fits, else the declared shape with the batch size of the data, or None.
     """
     if len(shape) == len(declared):
         for found, size in zip(shape, declared, strict=True):

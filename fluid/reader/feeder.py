@@ -28,13 +28,7 @@ _MOST_PERMUTED = 4
 
 
 class _ByOrder(dict[str, Any]):
-    """A dict of the columns of a minibatch by feed name, for fields without names: the position determines the feed.
-
-    Args:
-      positions: the position of each feed among the fields of a row, by feed name.
-      field: a function that takes a position, and returns the column of the field there.
-      count: the number of fields of a row.
-    """
+    """A dict of the columns of a minibatch by feed name, for fields without names: the position determines the feed."""
 
     def __init__(self, positions: Mapping[str, int], field: Callable[[int], Any], count: int):
         super().__init__({name: field(position) for name, position in positions.items()})
@@ -46,14 +40,9 @@ class Feeder:
     """A converter of minibatches to feeds, as a program declares them.
 
     Args:
-      specs: the declarations by name, for example `program.feeds`.
       feed_order: the feed of each field of a row: names in the order of the fields, or positions by name. By default
         the order of declaration, except for feeds with `layers.data(column=...)`. Columns of dicts that `feed_order`
         does not name are ignored; without `feed_order` they are an error.
-      aligned: True if all columns must hold equal numbers of samples.
-      buckets: the Buckets that pad the sequences; by default, sequences are padded to powers of two.
-      only: the names of the feeds to read; other feeds may be absent from a minibatch. All by default.
-      trains: True warns of rows that are sorted by class, on which training works badly.
 
     Attributes:
       batched: the names of the feeds to read that have one row for each example.
@@ -106,7 +95,6 @@ class Feeder:
         Args:
           minibatch: a list of rows (tuples, dicts, or values when there is one field), a tuple of columns, a dict of
             columns, or a DataFrame.
-          batch_index: the index of the minibatch, for error messages.
 
         Returns:
           `{name: array or SequenceBatch}`, arrays as declared: `[batch, ...]`.

@@ -149,13 +149,7 @@ def xmap_readers(
 
 
 class _Generators:
-    """A source of NumPy Generators of random numbers: one Generator for each row.
-
-    Args:
-      caller: the name of the called public function, for messages.
-      seed: at least 0.
-      readers: the readers of the rows.
-    """
+    """A source of NumPy Generators of random numbers: one Generator for each row."""
 
     def __init__(self, caller: str, seed: int, readers: list[Reader]):
         self.seed = whole_number(caller, "seed", seed, least=0)
@@ -202,14 +196,7 @@ def _mapped(
     call: Callable[..., Any],
     run: Callable[[Callable[[], Rows], Callable[[Any], Any]], Rows],
 ) -> Reader:
-    """Return a Reader of the results of a function, called with rows of several readers side by side.
-
-    Args:
-      readers: readers of the rows.
-      random: appends a Generator of random numbers to the arguments; None appends nothing.
-      call: the function, called with one row of each reader.
-      run: yields the result of a function for each item of a generator; called with `(open_generator, function)`.
-    """
+    """Return a Reader of the results of a function, called with rows of several readers side by side."""
 
     def mapped(of: list[Reader], mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:
         def iterate(epoch: int, start: int) -> Rows:
@@ -232,7 +219,6 @@ def _mapped(
 
 
 def _one_after_the_other(open_rows: Callable[[], Rows], func: Callable[[Any], Any]) -> Rows:
-    """Yield the result of a function for each row; the function is called in this thread, not in worker threads."""
     with contextlib.closing(open_rows()) as rows:
         for row in rows:
             yield func(row)

@@ -16,9 +16,7 @@ class Resident:
     """A data set whose columns are on the host, with copies on devices.
 
     Args:
-      names: the names of the columns, or their indices.
       columns: arrays `[rows, ...]` of numbers.
-      by_name: True for minibatches that are dicts of columns, False for tuples.
 
     Raises:
       ArgumentTypeError: a column does not hold numbers.
@@ -48,12 +46,7 @@ class Resident:
         return found if self._by_name else tuple(found[name] for name in self._columns)
 
     def table(self, key: Hashable, make: Callable[[], dict[Any, jax.Array]]) -> dict[Any, jax.Array]:
-        """Return the columns of the data set as arrays on a device; the first call with this `key` copies them there.
-
-        Args:
-          key: a value that is equal whenever `make` returns equal arrays, for example the device.
-          make: copies the columns to a device and returns them by name.
-        """
+        """Return the columns of the data set as arrays on a device; the first call with a `key` copies them."""
         if key not in self._tables:
             self._tables[key] = make()
         return self._tables[key]
@@ -211,13 +204,7 @@ Fed = StackedFeeds | Picks
 
 
 def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[Any], Any]) -> Fed:
-    """Combine the feeds of several steps for one compiled call, and copy the result to the device.
-
-    Args:
-      feeds: one for each step, which can run in one compiled call (see `alike`).
-      capacity: the number of steps for which the arrays have space, see `Batches.take`.
-      place: copies a tree of arrays to the device.
-    """
+    """Combine the feeds of several steps for one compiled call, and copy the result to the device."""
     first = feeds[0]
     if not isinstance(first, RowFeed):
         placed: Fed = place(StackedFeeds.of(feeds, capacity))

@@ -97,12 +97,6 @@ class MinibatchSource(Protocol):
 class InputPipeline:
     """A pipeline from minibatches to Batches on the device, for training, tests, predictions and custom loops.
 
-    Args:
-      source: the minibatches of the reader; each call of `source` starts a pass.
-      converters: one Converter for each program, in the order of the programs.
-      check: called before each minibatch is converted; it may raise an exception to end the pass. None for no check.
-      keeps_positions: True records the position of the reader in each Batch, so that training can continue there.
-
     Attributes:
       source: the source of the minibatches.
       keeps_positions: True if each Batch records the position of the reader.
@@ -138,11 +132,7 @@ class InputPipeline:
         return Batches(self, self.source())
 
     def position(self, reader: Any = None) -> Position:
-        """Return the position after the last minibatch that was read, with the state of the padding (see `Buckets`).
-
-        Args:
-          reader: the state of the source, if the caller has it already; None reads it from the source.
-        """
+        """Return the position after the last minibatch that was read, with the state of the padding (see `Buckets`)."""
         padding = None
         if self._ragged:
             states = [converter.feeder.buckets.state() for converter in self._converters]
@@ -168,10 +158,6 @@ class InputPipeline:
     def convert(self, item: Any, index: int) -> tuple[Any, int, int]:
         """Convert an item of the source to a feed, the index of its program, and the number of its examples.
 
-        Args:
-          item: a minibatch; with several programs, the index of a program and its minibatch.
-          index: the index of the minibatch in the epoch, for messages.
-
         Raises:
           FeedError: data does not fit.
         """
@@ -194,7 +180,6 @@ class Batches(Iterator[Batch]):
     SystemExit are raised at once; a minibatch that was already read is not lost.
 
     Args:
-      pipeline: the pipeline of the pass.
       items: the minibatches that the source of the pipeline yields; with several programs, pairs
         `(program, minibatch)`.
 
@@ -290,7 +275,6 @@ class Batches(Iterator[Batch]):
         minibatch must be ready.
 
         Args:
-          limit: the maximum number of minibatches to return.
           capacity: the number of minibatches for which the stacked arrays have space. Calls with equal capacity and
             different numbers of minibatches share one compilation.
         """

@@ -38,11 +38,6 @@ class Feed(Mapping[str, Any]):
 
     A Feed cannot be changed; `{**feed, "noise": noise}` creates a changed dict.
 
-    Args:
-      arrays: the arrays by feed name.
-      program: the Program of the feed.
-      advance: a function that reads the next minibatch ahead.
-
     Attributes:
       arrays: the arrays by feed name.
       program: the Program of the feed.
@@ -74,10 +69,6 @@ class Feeds:
     """An iterable of the minibatches of a reader, converted to feeds of a session; `prefetch` returns it.
 
     Each loop over this object is one pass over the data.
-
-    Args:
-      pipeline: an InputPipeline of one program.
-      program: the program that receives the feeds.
     """
 
     def __init__(self, pipeline: InputPipeline, program: Program):
@@ -113,9 +104,6 @@ class Feeds:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Make the next pass continue exactly after a position.
-
-        Args:
-          state: the result of `state()` of Feeds whose reader was built with equal arguments.
 
         Raises:
           ArgumentError: `state` is not a position, or is a position of another reader.

@@ -32,11 +32,6 @@ class Pool:
 
     The processes end when the Pool is no longer referenced, or when Python exits, also if Python is killed.
 
-    Args:
-      caller: the name of the called public function, for messages.
-      function: the function to call; other processes must find it by its name.
-      count: the number of processes.
-
     Raises:
       ArgumentTypeError: other processes cannot find the function.
 
@@ -56,9 +51,6 @@ class Pool:
 
     def call(self, *arguments: Any) -> Any:
         """Call the function in an idle process, and wait for the result.
-
-        Args:
-          arguments: the arguments of the function; they are pickled, so that they can be sent to the process.
 
         Raises:
           ReaderError: the process has died, or the arguments or the result cannot be pickled.
@@ -106,7 +98,6 @@ class _Slot:
         raise raised
 
     def close(self) -> None:
-        """Close the connection to the worker process, so that the process ends when its function returns."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -37,13 +37,7 @@ class Ragged:
 
 
 def sizes_of(value: Any) -> Sizes | None:
-    """Return the smallest sizes to which the rows of a batch of sequences can be padded.
-
-    Returns:
-      A tuple with the number of steps of the longest row. For nested rows, a tuple with the maximum number of sequences
-      in a row, and the maximum number of steps in a sequence. None for a value that is not a batch of sequences, and
-      for a value on a device, whose lengths are not read.
-    """
+    """Return the smallest sizes to which the rows of a batch of sequences can be padded."""
     found = _lengths_of(value)
     return None if found is None else tuple(int(lengths.max(initial=0)) for lengths in found)
 
@@ -77,12 +71,7 @@ def steps_of(value: Any) -> tuple[int, int]:
 
 
 def padded(value: Any, sizes: Sizes) -> Any:
-    """Pad rows with zeros to given sizes; cut or extend a batch that is already padded to other sizes.
-
-    Args:
-      value: a Ragged, SequenceBatch or NestedSequenceBatch, on the host.
-      sizes: at least `sizes_of(value)`.
-    """
+    """Pad rows with zeros to given sizes; cut or extend a batch that is already padded to other sizes."""
     if isinstance(value, Ragged):
         return _laid_out(value, sizes)
     lengths = 1 if isinstance(value, SequenceBatch) else 2
@@ -143,13 +132,8 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
     """Check a column of sequences against its declaration.
 
     Args:
-      spec: the declaration, of lod_level 1 or 2.
       value: a list of rows of any length; a SequenceBatch, NestedSequenceBatch or LoDTensor; an array of rows of equal
         length.
-      where: the position that error messages name, such as "batch 7"; empty for none.
-
-    Returns:
-      A Ragged; or a SequenceBatch or NestedSequenceBatch for a value that is padded already.
 
     Raises:
       FeedError, FeedTypeError: as for `check_feed`.

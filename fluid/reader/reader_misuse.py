@@ -65,10 +65,7 @@ def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
     """Raise an error for a data set that would be misread as rows or minibatches.
 
     Args:
-      caller: the name of the public function or argument, for the message.
-      value: the data set.
       rows: True if the caller needs rows, so that an array `[n, ...]` is accepted; False if it needs minibatches.
-      shuffle: True to show `shuffle=True` in the suggested call, because the order of the rows may change.
 
     Raises:
       ArgumentTypeError: the value is a DataFrame, a dict or tuple of columns, or an array in place of minibatches.

@@ -34,9 +34,6 @@ class Channel:
     memory has no file name, so that no file can remain: the other process receives its file descriptor, and the memory
     is freed when both processes end, however they end. The sender overwrites the memory for each object; the receiver
     therefore copies it at once.
-
-    Args:
-      connection: one end of a duplex pipe.
     """
 
     def __init__(self, connection: Connection):
@@ -106,7 +103,6 @@ def loaded(message: Message) -> Any:
 
 
 def _split(memory: Any, sizes: Sequence[int]) -> list[memoryview]:
-    """Return memoryviews of consecutive parts of a buffer, with the sizes in bytes given by `sizes`."""
     view = memoryview(memory)
     return [view[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
@@ -119,12 +115,7 @@ def _copy(sources: Sequence[Any], targets: Sequence[Any]) -> None:
 
 
 def serve(connection: Connection, pickled: bytes) -> None:
-    """Call a function with received arguments, and send its result or exception, until the connection ends.
-
-    Args:
-      connection: the connection to the process that sends the arguments.
-      pickled: the pickled function.
-    """
+    """Call a function with received arguments, and send its result or exception, until the connection ends."""
     # Ctrl-C reaches every process of a terminal. It is ignored, because only the parent process decides when this
     # process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -20,10 +20,6 @@ from fluid.runtime.fetch import is_inner
 class AbsentFeeds:
     """The input arrays ("feeds") that a call of a program omits; the requested results must not depend on them.
 
-    Args:
-      program: the program.
-      given: names of the feeds that are given.
-
     Attributes:
       names: names of the absent feeds.
     """
@@ -33,12 +29,7 @@ class AbsentFeeds:
         self._program = program
 
     def stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield dicts of zeros for the absent feeds, by name, one dict for each guess of their sizes, best guess first.
-
-        Args:
-          feeds: the given feeds, by name.
-          overrides: arrays that replace named values of the program.
-        """
+        """Yield dicts of zeros for the absent feeds, one dict for each guess of their sizes, best guess first."""
         known = self._program.parameters.keys() | self._program.states.keys()
         with_rows = {name: value for name, value in overrides.items() if name not in known}
         return stand_ins(self._program.feeds, self.names, feeds, with_rows)
@@ -46,13 +37,7 @@ class AbsentFeeds:
     def needed(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> set[str]:
-        """Return the names of the absent feeds (which the user left out) that the results of a function depend on.
-
-        Args:
-          results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
-          feeds: the given feeds.
-          overrides: values that replace named values.
-        """
+        """Return the names of the absent feeds (which the user left out) that the results of a function depend on."""
         overrides = {n: v for n, v in overrides.items() if not self._takes_its_size(n, v)}
         closed, _, zeros = traced(results, self.stand_ins(feeds, overrides), dict(feeds), overrides)
         return set(zeros) - unread(closed.jaxpr, zeros)
@@ -61,11 +46,6 @@ class AbsentFeeds:
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> None:
         """Check that the results of a function do not depend on an absent feed (a feed that the user left out).
-
-        Args:
-          results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
-          feeds: the given feeds, by name.
-          overrides: values that replace named values.
 
         Raises:
           FeedError: the results depend on an absent feed.
@@ -113,17 +93,11 @@ class AbsentFeeds:
 def stand_ins(
     specs: Mapping[str, FeedSpec], absent: Sequence[str], given: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield dicts of zeros for the absent feeds, by name, one dict for each guess of their sizes, best guess first.
+    """Yield dicts of zeros for the absent feeds, one dict for each guess of their sizes, best guess first.
 
     Even a loss that nobody requests raises an error if the sizes of its label do not fit the output of the net. So
     each undeclared size, such as a number of sequence steps, is copied from a given feed: first from the feed declared
     nearest to the absent one, then from every other feed. The caller uses the first dict that traces without an error.
-
-    Args:
-      specs: the declarations of all feeds, in order.
-      absent: names of the absent feeds.
-      given: the given feeds, by name.
-      overrides: values that replace named values.
     """
     order = list(specs)
     batch = _batch_of(specs, given, overrides)
@@ -149,10 +123,6 @@ def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
     """Call a function with zeros for the absent feeds, and remove the operations that depend on these zeros.
 
     Removed operations have no effects: `layers.Print` of a loss that needs an absent label prints nothing.
-
-    Args:
-      function: maps a dict of zeros, by feed name, to the results; it is traced.
-      absent: dicts of zeros in several sizes, from `stand_ins`; the first one that `function` accepts is used.
     """
     closed, shapes, zeros = traced(function, absent)
     # JAX traces the code that calls this function. So `eval_jaxpr` computes nothing here: it adds the equations that do
@@ -162,16 +132,7 @@ def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
 
 
 def traced(function: Callable[..., Any], absent: Iterator[Any], *rest: Any) -> tuple[Any, Any, Any]:
-    """Trace a function with the first dict of zeros that it accepts; if it accepts none, raise the first error.
-
-    Args:
-      function: called with a dict of zeros by feed name, then with the arguments in `rest`.
-      absent: dicts of zeros in several sizes, the best guess first, from `stand_ins`.
-      rest: further arguments of `function`.
-
-    Returns:
-      The closed jaxpr, the shapes of the results, and the dict of zeros that was accepted.
-    """
+    """Trace a function with the first dict of zeros that it accepts; if it accepts none, raise the first error."""
     likeliest: Exception | None = None
     for zeros in absent:
         try:
@@ -183,13 +144,7 @@ def traced(function: Callable[..., Any], absent: Iterator[Any], *rest: Any) -> t
 
 
 def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
-    """Return an array, or a sequence batch, of zeros that fits the declaration of a feed.
-
-    Args:
-      spec: the declaration of the feed.
-      batch: the batch size.
-      sizes: sizes for the undeclared dimensions after the batch; the last size is for the last of these dimensions.
-    """
+    """Return an array, or a sequence batch, of zeros that fits the declaration of a feed."""
     if spec.lod_level:
         return stand_in(spec, batch, (*(1, 1), *sizes)[-2:])
     axes = _open_axes(spec)
@@ -198,7 +153,6 @@ def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
 
 
 def _open_axes(spec: FeedSpec) -> list[int]:
-    """Return the indices of the dimensions, after the batch dimension, for which a dense feed declares no size."""
     return [i for i, size in enumerate(spec.shape) if i and size is None]
 
 
@@ -211,12 +165,10 @@ def _open_sizes(spec: FeedSpec, value: Any) -> tuple[Any, ...]:
 
 
 def _sizes_of(value: Any) -> tuple[Any, ...]:
-    """Return the padded number of steps of each level of a sequence batch, outer level first; empty for an array."""
     levels = 2 if isinstance(value, NestedSequenceBatch) else int(isinstance(value, SequenceBatch))
     return tuple(data_of(value).shape[1 : 1 + levels])
 
 
 def _batch_of(specs: Mapping[str, FeedSpec], given: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """Return the batch size of the given feeds and overrides; 1 if no array has dimensions."""
     following = [value for name, value in given.items() if specs[name].shape[:1] == (None,)]
     return next((v.shape[0] for v in (*following, *given.values(), *overrides.values()) if v.shape), 1)

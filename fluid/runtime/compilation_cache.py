@@ -48,7 +48,6 @@ class Entries:
     the least recently used files are removed.
 
     Args:
-      folder: an existing folder.
       max_bytes: limit of the total size. A process scans the folder whenever it has written an eighth of the limit,
         so the total may exceed the limit by an eighth. A program larger than an eighth of the limit is not stored.
 
@@ -222,12 +221,7 @@ def _own() -> pathlib.Path:
 
 
 def _made(folder: pathlib.Path) -> pathlib.Path:
-    """Return the absolute path of a folder. Create the folder if needed, with access for this user only.
-
-    Raises:
-      OSError: the folder cannot be created, or belongs to another user, whose code would be executed.
-      ArgumentError: other users can write to the folder.
-    """
+    """Return the absolute path of a folder. Create the folder if needed, with access for this user only."""
     path = folder.expanduser().absolute()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if os.name == "posix" and path.stat().st_uid != os.getuid():
@@ -281,10 +275,6 @@ _LEAST_FLOPS = 1e5
 
 def compilation_cost(program: Program, platform: str) -> float:
     """Estimate the compilation time of a program, in units of the time for one step of one sequence.
-
-    Args:
-      program: the program; the estimate assumes that each step uses all weights except embeddings.
-      platform: the platform of the device, such as "cpu" or "gpu".
 
     Example:
       >>> import fluid

@@ -49,11 +49,6 @@ class _Form:
 class _Log:
     """A recorder of the compilations of one step (training or inference) of a program, and of their reasons.
 
-    Args:
-      engine: the engine, whose attribute `compilations` lists the compilations of all steps.
-      program: the program of the step.
-      request: the Request for the step: its mode, results and feeds.
-
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
       cause: the reason for the next compilation, such as other frozen parameters; empty for the shapes of the feeds.
@@ -79,7 +74,6 @@ class _Log:
         self._engine.compilations.begin(Compilation(self._program, self._request.mode, reason))
 
     def end(self) -> None:
-        """Record the end of the current compilation; do nothing if `begin` has not recorded its begin."""
         if self._open:
             self._open = False
             self._engine.compilations.end()
@@ -103,11 +97,6 @@ class CompiledStep:
     """A jitted step of one program over the arrays of a Session.
 
     `bind` creates it. A call takes checked feeds, and runs one step, or one step for each of several minibatches.
-
-    Args:
-      engine: the engine of the Session, with the arrays and all state that steps share.
-      program: the program.
-      request: mode, fetched values, feeds and overrides of the step.
 
     Attributes:
       engine: the engine of the Session, with the arrays and all state that steps share.
@@ -147,10 +136,8 @@ class CompiledStep:
         Args:
           feed: arrays by name for one minibatch; or StackedFeeds or Picks, which hold several minibatches on the
             device. One call then trains on one minibatch after another; the results equal one call for each minibatch.
-          overrides: values that replace named values; only with one minibatch.
           draw: the random key of a test-mode run, see `Engine.draw`. None for the key of the next training step:
             test-mode runs between two training steps then all draw equal numbers. A training step ignores `draw`.
-          count: number of minibatches if `feed` is StackedFeeds or Picks; else None.
         """
         self._follow_freezing()
         try:
@@ -210,7 +197,6 @@ class CompiledStep:
             raise explained_leak(error, self._program.name) from None
 
     def _kept(self) -> dict[str, Any]:
-        """Return the parameters and states that a test-mode step reads, by name."""
         arrays, kept = self._scope.arrays, self._form.step.kept
         return arrays if len(arrays) == len(kept) else {n: arrays[n] for n in kept}
 
@@ -280,12 +266,7 @@ class CompiledStep:
         return form.several
 
     def _recording(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Wrap a pure step: record a compilation at each trace, and add zeros for feeds that the call omits.
-
-        Args:
-          function: a pure step.
-          position: the index of the feeds among the arguments of `function`; overrides follow.
-        """
+        """Wrap a pure step: record a compilation at each trace, and add zeros for feeds that the call omits."""
 
         @traced_as(self._program.function, self._program.name)
         def call(*arguments: Any) -> Any:
@@ -313,19 +294,11 @@ class CompiledStep:
         return len(self._log.shapes)
 
     def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
-        """Trace and lower the step for feeds of these shapes, but neither compile nor run it.
-
-        Args:
-          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or StackedFeeds or Picks, which hold several minibatches.
-        """
+        """Trace and lower the step for feeds of these shapes, but neither compile nor run it."""
         return self.traced(feeds).lower()
 
     def traced(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Traced:
-        """Return the trace of the step for feeds of these shapes; new shapes are recorded as a compilation.
-
-        Args:
-          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or StackedFeeds or Picks, which hold several minibatches.
-        """
+        """Return the trace of the step for feeds of these shapes; new shapes are recorded as a compilation."""
         self._follow_freezing()
         if self.engine.layout.in_parts:
             raise errors.ArgumentError(

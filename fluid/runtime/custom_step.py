@@ -151,9 +151,6 @@ class TrainingStep:
 
         The result is None for an output that the step function has computed itself: its values are averaged over
         steps with the number of examples as weight.
-
-        Args:
-          outputs: the outputs that the step function has returned.
         """
         known = [pair for made, parts in self._evaluated for pair in zip(made, parts, strict=False)]
         return [next((part for output, part in known if output is returned), None) for returned in outputs]
@@ -305,13 +302,11 @@ def _warn_of_forgotten(step: TrainingStep, parameters: Mapping[str, Any], slots:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Return True if two trees hold identical array objects."""
     olds, news = jax.tree.leaves(before), jax.tree.leaves(after)
     return len(olds) == len(news) and all(old is new for old, new in zip(olds, news, strict=True))
 
 
 def _strong(tree: Any) -> Any:
-    """Return a tree of arrays without JAX's weak types, which would cause another compilation of the next step."""
     return jax.tree.map(lambda value: jnp.asarray(value, jnp.result_type(value)), tree)
 
 
@@ -329,16 +324,7 @@ def _difference(before: Any, after: Any) -> str | None:
 
 
 def _merged(kind: str, known: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a copy of the dict `known`, in which arrays of `given` replace the arrays of equal names.
-
-    Args:
-      kind: the kind of the arrays for the error message, such as "parameter".
-      known: arrays by name.
-      given: the replacing arrays, by name; None replaces nothing.
-
-    Raises:
-      UnknownNameError: the name of a given array is not known.
-    """
+    """Return a copy of the dict `known`, in which arrays of `given` replace the arrays of equal names."""
     for name in given or {}:
         if name not in known:
             raise errors.UnknownNameError(f"a training step has no {kind} {name!r} here. {errors.nearest(name, known)}")

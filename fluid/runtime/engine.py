@@ -68,15 +68,6 @@ class Engine:
     A user calls the Session. Trainer, Inferencer, server and loops use its engine, and `bind(engine, program, request)`
     of `fluid.runtime` returns the compiled step for a request.
 
-    Args:
-      layout: the device, or the mesh of devices.
-      seed: seed of initial values and random layers.
-      strategy: an object that runs the pure step: for one model by default, or for all models of a population.
-      function: a custom training step, or None.
-      precision: precision of programs that are added as functions, see `fluid.Program`.
-      buckets: sizes to pad sequences to, see `fluid.Session`.
-      max_compilations: maximum number of compilations of one step that the choice of padded sizes may cause.
-
     Attributes:
       layout: the device, or the mesh of devices.
       strategy: an object that runs the pure step, for one model or for all models of a population.
@@ -139,16 +130,7 @@ class Engine:
         return self.layout.device
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
-        """Add a program: trace it, and create those parameters and optimizer states that do not exist yet.
-
-        Args:
-          function: a program function, or a Program.
-          initial: False creates parameters with zeros instead of initial values.
-
-        Returns:
-          The Program; its name is the name of the function, with a number if that name is taken. Then a given Program
-          stays as it is, and the result is a copy with the new name.
-        """
+        """Add a program: trace it, and create those parameters and optimizer states that do not exist yet."""
         program = given = function if isinstance(function, Program) else Program(function, precision=self._precision)
         names = (f"{given.name}_{count}" if count else given.name for count in itertools.count())
         if (name := next(n for n in names if n not in self.programs)) != given.name:
@@ -233,7 +215,6 @@ class Engine:
         """Find a program of the session by its name or its function.
 
         Args:
-          program: a name, a program function or a Program; None for the only program, or the only one that fits.
           fits: a function that returns True if a program can run the request; called if `program` is None and the
             session has several programs.
 
@@ -265,13 +246,6 @@ class Engine:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return feeds and overrides for a step: checked, padded and on the device.
 
-        Args:
-          program: the program that is fed.
-          feed: arrays by name, from the user.
-          given: the names in `feed` that are feeds of the program.
-          replaced: the names in `feed` of values that are not feeds; the arrays replace these values.
-          buckets: the sizes to which sequences are padded.
-
         Raises:
           FeedError: the data does not match the feeds.
         """
@@ -279,11 +253,7 @@ class Engine:
         return feeds, self.layout.take({n: as_array(feed[n]) for n in replaced})
 
     def draw(self, seed: int | None) -> Draw | None:
-        """Return the random key of a test-mode run. `seed=7` draws the numbers of step 0 of `Session(seed=7)`.
-
-        Args:
-          seed: seed of the run, see `Seeds.of`; None for a run that draws nothing.
-        """
+        """Return the random key of a test-mode run. `seed=7` draws the numbers of step 0 of `Session(seed=7)`."""
         return None if seed is None else self.place(self.strategy.draw(seed))
 
     def current_rates(self, program: Program) -> list[jax.Array]:

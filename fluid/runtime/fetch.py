@@ -40,15 +40,10 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
     """Check the names in a fetch list, and return them with globs expanded.
 
     Args:
-      program: the program.
       fetch: one name or several. A name is a key of the program's dict of outputs, a named value, a layer (its last
         result), a feed, a parameter, a state, or a value inside a loop or branch. A glob such as "fc_*.w_0" stands for
         all matching names; values inside loops or branches count only if no other name matches. "NAME@GRAD" requests
         the gradient of a value.
-      mode: "train" or "test"; only a training step has the values of `step_names`.
-
-    Returns:
-      The names; matches of a glob are in the order of the program.
 
     Raises:
       UnknownNameError: the program has no such value, or `NAME@GRAD` is for a value without a gradient.
@@ -121,12 +116,7 @@ def can_fetch(program: Program, fetch: Fetch) -> bool:
 
 
 def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
-    """Return the error for an unknown program, or for a call that must name one of several programs.
-
-    Args:
-      program: the unknown name or function; None if the call names no program.
-      known: names of the programs of the session.
-    """
+    """Return the error for an unknown program, or for a call that must name one of several programs."""
     if program is None:
         shown = " or ".join(map(repr, known)) or "none yet: session.add(function)"
         return errors.ArgumentTypeError(
@@ -153,11 +143,7 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
 
 
 def _check_replaced(program: Program, names: Iterable[str]) -> None:
-    """Check that arrays from the user can replace the values with these names, which are not feeds.
-
-    Raises:
-      UnknownNameError: the program has no such name, or the value cannot be replaced.
-    """
+    """Check that arrays from the user can replace the values with these names, which are not feeds."""
     known = {**program.feeds, **program.values, **program.parameters, **program.states, **program.aliases}
     for name in names:
         if name in known or is_inner(program, name):
@@ -182,7 +168,6 @@ def as_array(value: Any) -> Any:
 
 
 def _is_line(name: str) -> bool:
-    """Return True if a name denotes a line of a source file, such as "net.py:12"."""
     path, colon, number = name.rpartition(":")
     return bool(path and colon) and number.isdecimal()
 

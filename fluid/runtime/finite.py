@@ -19,8 +19,6 @@ def became_non_finite(
     """Return the names of parameters and states that are not finite now, but had finite initial values.
 
     Args:
-      specs: declarations of the parameters and states, by name. Parameters that are not trainable are not checked.
-      arrays: arrays by name; the function waits for arrays on a device.
       members: number of models in a population, whose arrays are stacked, `[members, ...]`; None for one model. The
         result is empty while all arrays of at least one member are finite.
     """
@@ -32,7 +30,6 @@ def became_non_finite(
 
 
 def _begins_non_finite(spec: ParameterSpec) -> bool:
-    """Return True if an initial value has an infinity or a NaN, as a mask or the state "best loss so far" may have."""
     value = spec.initializer(jax.random.key(0), spec.shape, jnp.dtype(spec.dtype))
     return not _finite_on_host(np.asarray(value))
 
@@ -47,7 +44,6 @@ def non_finite(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _is_on_device(array: Any) -> bool:
-    """Return True if the device must check an array, because NumPy cannot read the array's memory directly."""
     if not isinstance(array, jax.Array):
         return False
     return not array.is_fully_addressable or any(device.platform != "cpu" for device in array.devices())
@@ -101,7 +97,6 @@ class Health:
     these arrays do not show that training has failed.
 
     Args:
-      exempt: names of arrays that are not checked.
       members: number of models in a population, whose arrays are stacked, `[members, ...]`; None for one model. While
         all arrays of at least one member are finite, `complaint` returns None: training goes on for this member.
 
@@ -124,11 +119,7 @@ class Health:
         return cls(non_finite(arrays), members)
 
     def complaint(self, arrays: Mapping[str, Any]) -> str | None:
-        """Return a sentence such as "w and b are not finite"; None if all checked arrays are finite.
-
-        Args:
-          arrays: arrays by name, on the host or on a device; this waits for arrays on a device.
-        """
+        """Return a sentence such as "w and b are not finite"; None if all checked arrays are finite."""
         seen = {name: array for name, array in arrays.items() if name not in self.exempt}
         if self._members is not None and finite_members(seen.values(), self._members).any():
             return None

@@ -25,12 +25,6 @@ class Freezing:
 
     Moving statistics of a layer are frozen when all parameters of the layer are frozen.
 
-    Args:
-      scope: the arrays of the session.
-      rules: the update rules of each program, by the program's name.
-      place: a function that puts an array on the device.
-      members: number of models in a population; None for a single model.
-
     Attributes:
       chosen: names that `freeze` has frozen.
       names: names of all frozen parameters and states, including moving statistics; a new object after each change.
@@ -65,9 +59,6 @@ class Freezing:
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
         """Freeze parameters and states from the next training step on.
 
-        Returns:
-          The names that are frozen now and were not before.
-
         Raises:
           UnknownNameError: a pattern matches no name.
           ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
@@ -81,9 +72,6 @@ class Freezing:
 
     def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
         """Unfreeze parameters and states; None unfreezes everything that `freeze` has frozen.
-
-        Returns:
-          The names that are no longer frozen.
 
         Raises:
           UnknownNameError: a pattern matches no frozen name.

@@ -40,12 +40,7 @@ class Fed:
     _arrays: dict[str, Any] = field(default_factory=dict, init=False)
 
     def value(self, fetch: Fetch, engine: Engine) -> Any:
-        """Return one value of the program, or Results of several values; see `Session.value`.
-
-        Args:
-          fetch: a name, several names, or globs.
-          engine: the engine that runs the program.
-        """
+        """Return one value of the program, or Results of several values; see `Session.value`."""
         names = check_fetch(self.program, fetch)
         with engine.scope.lock:
             self._forget_old(engine.scope)

@@ -75,8 +75,6 @@ class Rule(NamedTuple):
         """Check that the optimizer can update parameters of these shapes, without computing an update.
 
         Args:
-          parameters: arrays or shapes by name.
-          slots: the optimizer state.
           members: number of models whose arrays are stacked, `[members, ...]`; None for one model.
 
         Raises:
@@ -93,7 +91,6 @@ class Rule(NamedTuple):
         """Return the initial optimizer state as arrays. NumPy computes small constant states, XLA computes all others.
 
         Args:
-          parameters: arrays by name.
           members: number of models whose parameters and states are stacked, `[members, ...]`; None for one model.
         """
         arrays = dict(parameters)
@@ -111,10 +108,6 @@ class Rule(NamedTuple):
     def rate(self, rate: Any, slots: Any) -> Any:
         """Return the learning rate of the next update, a scalar.
 
-        Args:
-          rate: a scalar from `Rates.of`, which may be traced: the learning rate, or -1 for the declared schedule.
-          slots: the optimizer state, which counts the updates for a schedule.
-
         Raises:
           UnknownNameError: the learning rate of the optimizer is unknown.
         """
@@ -129,26 +122,13 @@ class Rule(NamedTuple):
         parameters: Mapping[str, Any],
         gathering: Gathering | None = None,
     ) -> tuple[dict[str, Any], Any]:
-        """Update the parameters. All optimizer updates go through this method.
-
-        Args:
-          rate: a scalar from `Rates.of`, which may be traced: the learning rate, or -1 for the declared schedule.
-          gradients: gradients of the dense parameters, by name.
-          rows: gradients of the looked-up rows of embedding tables, by table name.
-          slots: the optimizer state.
-          parameters: all parameters, including frozen ones, as full arrays by name.
-          gathering: an object that reads sharded arrays; None if no array is sharded.
-
-        Returns:
-          The new parameters without the frozen ones, and the new optimizer state.
-        """
+        """Update the parameters. All optimizer updates go through this method."""
         still = {n: jnp.zeros_like(parameters[n]) for n in self.frozen}
         every = {**gradients, **still}
         changed, slots = update(self._transformation(self._at(rate)), every, rows, slots, parameters, gathering)
         return {n: changed[n] for n in self.parameters}, slots
 
     def _at(self, rate: Any) -> Any:
-        """Return a copy of the optimizer with learning rate `rate`; the optimizer itself if it declares no rate."""
         return self.optimizer if self.optimizer.declared_rate is None else self.optimizer.at_rate(rate)
 
     def _transformation(self, optimizer: Any) -> optax.GradientTransformation:
@@ -204,11 +184,7 @@ def needs_all_rows(optimizer: Any) -> str | None:
 
 
 def _check_schedule(optimizer: Any) -> None:
-    """Warn of a learning rate function that does not depend on its argument, the number of updates.
-
-    Raises:
-      ArgumentError: the function does not return one number, or JAX cannot trace the function.
-    """
+    """Warn of a learning rate function that does not depend on its argument, the number of updates."""
     schedule = optimizer.declared_rate
     if not callable(schedule):
         return
@@ -320,9 +296,6 @@ class Rates:
 
     A rate that is set replaces the number or schedule of the optimizer, until it is set to None.
 
-    Args:
-      place: a function that puts an array on the device.
-
     Example:
       >>> import fluid
       >>> from fluid.runtime.parameter_updates import rules_of
@@ -355,10 +328,6 @@ class Rates:
 
     def current(self, program: str, slots: Any) -> list[jax.Array]:
         """Return the learning rates of the next update, as scalars on the device.
-
-        Args:
-          program: name of the program.
-          slots: optimizer state of the program.
 
         Raises:
           UnknownNameError: the learning rate of an optimizer is unknown.
@@ -435,7 +404,6 @@ class Rates:
             self.put(program, [None if value is None else _rate(value) for value in found])
 
     def _named(self) -> dict[str, float | None]:
-        """Return the rates that users have set in all programs, by `@learning_rate/PROGRAM/0`; None if not set."""
         return {f"{PREFIX}{program}/{i}": rate for program, its in self._set.items() for i, rate in enumerate(its)}
 
     def _scalar(self, rate: Any) -> jax.Array:
@@ -445,27 +413,20 @@ class Rates:
 
 
 def _bytes(rate: float) -> np.ndarray:
-    """Return the eight bytes of a float64."""
     return np.frombuffer(np.array(rate, "<f8").tobytes(), np.uint8)
 
 
 def _rate(saved: Any) -> float:
-    """Return the learning rate of an entry of `Rates.state`, or of a float32 scalar."""
     array = np.asarray(saved)
     return float(array.view("<f8")[0]) if array.ndim else _number(array)
 
 
 def _number(scalar: Any) -> float:
-    """Convert a float32 scalar to the shortest decimal that rounds to it: 0.1 instead of 0.10000000149."""
     return float(str(np.float32(scalar)))
 
 
 def _checked(value: Any) -> float | None:
-    """Check a learning rate from a user, and return it as a float; None is returned unchanged.
-
-    Raises:
-      ArgumentError: the rate is not a finite number of at least 0.
-    """
+    """Check a learning rate from a user, and return it as a float; None is returned unchanged."""
     if value is None:
         return None
     number = value.item() if isinstance(value, jax.Array | np.ndarray | np.generic) and value.ndim == 0 else value

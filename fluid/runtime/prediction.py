@@ -58,13 +58,6 @@ class ConstantFeeds(NamedTuple):
 def continued(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the feeds of the next call in a stream, a chain of calls in which outputs become feeds of equal names.
 
-    Args:
-      feeds: the feeds of the last call, by name; sequences are SequenceBatches.
-      outputs: the outputs of the last call, by name.
-
-    Returns:
-      All feeds by name; None if no sequence has grown, so that the stream has ended.
-
     Raises:
       ArgumentError: no output is a sequence with the name of a feed.
     """
@@ -85,26 +78,13 @@ class Ensemble(Protocol):
     """An interface of several models of one program that predict together, such as a `fluid.Population`."""
 
     def inference_session(self, function: Any, place: Place, precision: str | None) -> Session:
-        """Return a Session that runs a program function for all models of the ensemble.
-
-        Args:
-          function: the program function of an Inferencer.
-          place: a device.
-          precision: the dtype of the computation, as for `fluid.Program`.
-        """
+        """Return a Session that runs a program function for all models of the ensemble."""
 
 
 def ensemble_session(
     ensemble: Any, function: Any, place: Place, precision: str | None, refused: Sequence[Any]
 ) -> Session | None:
     """Return a Session that runs a program for all models of an ensemble; None if `ensemble` is not an Ensemble.
-
-    Args:
-      ensemble: the argument `params` of an Inferencer: an Ensemble, or for example a dict of arrays.
-      function: the program function of an Inferencer.
-      place: a device.
-      precision: the dtype of the computation, as for `fluid.Program`.
-      refused: values of further arguments, which an ensemble does not accept.
 
     Raises:
       ArgumentTypeError: one of the values in `refused` is neither None nor False.
@@ -124,11 +104,6 @@ def ensemble_session(
 def constant(session: Session, program: Program, feed: Mapping[str, Any] | None) -> ConstantFeeds:
     """Check the feeds that a user passes in addition to every minibatch, and put them on the device.
 
-    Args:
-      session: the session that runs the program.
-      program: the program.
-      feed: values by name, as for `Session.run`; None for no feeds.
-
     Raises:
       FeedError: the data does not match a feed.
       UnknownNameError: a name in `feed` belongs to no value of the program.
@@ -141,14 +116,7 @@ def constant(session: Session, program: Program, feed: Mapping[str, Any] | None)
 def needed_feeds(
     session: Session, program: Program, names: tuple[str, ...] | None, fixed: ConstantFeeds
 ) -> tuple[str, ...]:
-    """Return the feeds on which values of a program depend in test mode, except the constant feeds.
-
-    Args:
-      session: the session that runs the program.
-      program: the program.
-      names: names of the values; None for the outputs.
-      fixed: the constant feeds that are added to every minibatch.
-    """
+    """Return the feeds on which values of a program depend in test mode, except the constant feeds."""
     step = bind(session.engine, program, Request(TEST, names, tuple(fixed.feeds), tuple(fixed.overrides)))
     needed = step.needed_feeds(fixed.feeds, fixed.overrides)
     return tuple(name for name in program.feeds if name in needed)
@@ -159,20 +127,12 @@ def order_of_results(program: Program, names: Sequence[str] | None) -> str | Non
 
     If a feed is among the results, users can match results with rows of data by this feed, and the function returns
     None. Otherwise users can match results only by their order, and the function returns "predict".
-
-    Args:
-      program: the program.
-      names: names of the results; None for the outputs.
     """
     return "predict" if program.feeds.keys().isdisjoint(names or ()) else None
 
 
 class Predictions(Iterator[Results]):
     """An iterator over the Results of each minibatch, computed when they are read.
-
-    Args:
-      results: an iterator of Results.
-      classes: the classes of the label, for the names of columns; empty if they are unknown.
 
     Example:
       >>> [results["p"] for results in Predictions(iter([Results([1], ["p"]), Results([2], ["p"])]))]
@@ -213,9 +173,6 @@ class Predictions(Iterator[Results]):
         """Compute the results minibatch by minibatch, and write them to a CSV file with a line for each example.
 
         The columns are named as by `to_pandas`. The file replaces an existing file when it is complete.
-
-        Args:
-          path: the path of the file.
 
         Raises:
           ArgumentError: a result is a sequence, or has no row for each example.
@@ -298,13 +255,7 @@ class Predictions(Iterator[Results]):
 def stream(
     pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]], table: Table | None = None
 ) -> Predictions:
-    """Return the results of all minibatches, in order. While the device computes, the next minibatch is read.
-
-    Args:
-      pipeline: the input pipeline, which is read for one pass over the data.
-      begin: a function that starts the step of a feed, and returns a function that waits for the results.
-      table: the `fluid.reader.Table` of the program, with the names of the classes; None if the program has no Table.
-    """
+    """Return the results of all minibatches, in order. While the device computes, the next minibatch is read."""
     return Predictions(_streamed(pipeline, begin), (table and table.classes) or ())
 
 
@@ -340,16 +291,8 @@ class InferencePlan:
     """A compiled step and the padding rules for inference calls with equal names of feeds and results.
 
     Args:
-      feeds: names and declarations of the given feeds.
-      overrides: names of the values that arrays from the user replace.
-      step: the compiled step.
-      padded: True if all inputs and results have a row for each example, so that rows may be added to batches.
-      names: names of the results; None for results without names.
-      sizes: sizes to which batches may be padded; None for powers of two.
-      draw: a function that returns the random key of the next call; None for a program that draws nothing.
       mixing: returns the source line where the results for one row depend on other rows, see `Program.mixing`, or None.
         It is called before the first batch that would be padded.
-      program: the program, for a warning about such results.
     """
 
     def __init__(
@@ -378,16 +321,7 @@ class InferencePlan:
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
     ) -> Callable[[], Sequence[Any]]:
-        """Start the step for a batch, which is padded to one of the allowed sizes unless padding changes the results.
-
-        Args:
-          feeds: arrays by name.
-          overrides: arrays that replace other values, by name.
-          draw: the random key; None for the next key, if the program draws random numbers.
-
-        Returns:
-          A function that returns the results. It waits for the device if it must remove padded rows.
-        """
+        """Start the step for a batch, which is padded to an allowed size unless padding changes the results."""
         if draw is None and self._draw is not None:
             draw = self._draw()
         rows = _with_rows(feeds, overrides) if self.padded else {}

@@ -73,11 +73,6 @@ class Found(NamedTuple):
 class RequestedValues:
     """The names in a Request, grouped by the kind of their values, and the lookup of these values after a step.
 
-    Args:
-      program: the program.
-      request: the request.
-      rules: number of update rules that the step applies.
-
     Attributes:
       gradients: names of the values whose gradient is requested; aliases are replaced by the recorded names.
       inner: names of the requested values inside loops and branches, see `Program.equation_values`.
@@ -142,14 +137,7 @@ class RequestedValues:
                 )
 
     def found(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients_of: Callable[[int], Any]) -> Found:
-        """Select the requested values from all values of a step.
-
-        Args:
-          outputs: the outputs of the program; empty if the program function ended before it returned them.
-          parts: the contribution of the minibatch to each output, see `Found`.
-          values: all values of the step, by recorded name.
-          gradients_of: a function that maps the index of a `minimize` call to the gradients of its loss.
-        """
+        """Select the requested values from all values of a step."""
         program, request = self._program, self._request
         named = {} if outputs else {n: values[program.returned[n]] for n in request.names if n in self._outputs}
         # If an output and another value (or an alias) have the same name, the name stands for the output.
@@ -182,12 +170,6 @@ class RequestedValues:
 
 def with_inner(apply: Callable[[Any], Applied], variables: Any, program: Program, names: Sequence[str]) -> Applied:
     """Run a program, and add to its named values some values inside loops and branches.
-
-    Args:
-      apply: a pure function that runs the program, and labels the values inside loops and branches.
-      variables: the argument of `apply`.
-      program: the program.
-      names: names in `Program.equation_values`.
 
     Raises:
       UnknownNameError: the program does not compute a value in the mode of this run.

@@ -167,8 +167,6 @@ class StepResults(list[StepResult]):
     Args:
       each: for each minibatch, a triple: the values that `Request.fetch` names, the values that `Request.also` names,
         and with `Request.parts` the contribution of the minibatch to the value of each output.
-      names: names of the values in `Request.fetch`, or None.
-      also: names of the values in `Request.also`.
 
     Example:
       >>> results = StepResults([((0.5,), (), ()), ((0.25,), (), ())], ["loss"])

@@ -28,10 +28,6 @@ class Seeds:
 
     Run number n uses the seed `seed_of(first, n)`. Threads may share a sequence.
 
-    Args:
-      call: the public call that takes the seed, for messages, such as "Inferencer".
-      seed: the seed of the sequence, from 0 to 2**64 - 1; None takes a random one from the operating system.
-
     Attributes:
       first: the seed of the sequence.
 
@@ -61,11 +57,6 @@ class Seeds:
 
         Return None for a program that draws no random numbers in test mode, and warn once if a seed is given for it.
 
-        Args:
-          call: the public call that takes the seed, for messages, such as "infer".
-          program: the program that runs.
-          seed: the argument of the user, or None.
-
         Raises:
           ArgumentError: the seed is not a whole number from 0 to 2**64 - 1.
         """
@@ -92,10 +83,6 @@ def seed_of(first: int, run: int) -> int:
     """Return the 64-bit seed of one run in a sequence of runs of a program.
 
     The file `standalone.py` of an exported model computes seeds by an equal formula.
-
-    Args:
-      first: the seed of the sequence.
-      run: the number of the run, from 0.
     """
     return int.from_bytes(hashlib.blake2b(f"{first}/{run}".encode(), digest_size=_BITS // 8).digest(), "little")
 
@@ -135,5 +122,4 @@ def root_of(seed: int) -> np.ndarray:
 
 @functools.cache
 def _key_words(generator: str) -> int:
-    """Return the number of 32-bit words in a key of a JAX random generator, such as "threefry2x32"."""
     return int(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape[0])

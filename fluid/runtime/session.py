@@ -422,7 +422,6 @@ class ShowsProgram:
         return html.escape(repr(self)) + "".join(program._repr_html_() for program in self._shown_programs())
 
     def _shown_programs(self) -> Sequence[Program]:
-        """Return the programs that the repr of a Session, Trainer or Inferencer lists."""
         return [self.program]
 
 

@@ -36,8 +36,6 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gath
     Args:
       ids: for each look-up, row numbers, integers `[...]`; the number `count` marks padding.
       values: for each look-up, gradients `[..., width]`.
-      count: number of rows of the table.
-      gathering: an object that reads sharded arrays; None if no array is sharded.
 
     Example:
       >>> rows = merge([jnp.array([3, 1, 3])], [jnp.array([[1.0], [2.0], [4.0]])], count=5)
@@ -62,19 +60,7 @@ def update(
     params: Mapping[str, Any],
     gathering: Gathering | None = None,
 ) -> tuple[dict[str, Any], Any]:
-    """Update parameters with an optax transformation; in embedding tables update only the looked-up rows.
-
-    Args:
-      transformation: an optax transformation over a dict of all these parameters.
-      gradients: gradients of the dense parameters, by name.
-      rows: gradients of the looked-up rows, by the name of the table.
-      slots: the optax state for the full parameters.
-      params: all parameters, as full arrays, by name.
-      gathering: an object that reads sharded arrays; None if no array is sharded.
-
-    Returns:
-      The new parameters, as full arrays by name, and the new optax state.
-    """
+    """Update parameters with an optax transformation; in embedding tables update only the looked-up rows."""
     if not rows:
         updates, slots = transformation.update(dict(gradients), slots, dict(params))
         return optax.apply_updates(dict(params), updates), slots
@@ -145,10 +131,6 @@ def _map_slots(
     """Map a function over those arrays of an optimizer state that have one row per row of an embedding table.
 
     Args:
-      function: a function of the name of a table and one array from each optimizer state, which returns the new array.
-      rows: the looked-up rows, by the name of the table.
-      params: all parameters, by name.
-      slots: the optimizer state.
       more: further optimizer states of equal structure. Arrays that belong to no table come unchanged from the last of
         these states.
     """

@@ -372,12 +372,7 @@ class SavesArrays:
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
-        """Warn if an optimizer also trains a target of `copy_params`, or if `rate` keeps almost no old value.
-
-        Args:
-          pairs: source names by target name.
-          rate: the rate of `copy_params`, below 1.
-        """
+        """Warn if an optimizer also trains a target of `copy_params`, or if `rate` keeps almost no old value."""
         trained = {
             name: program.name
             for program in self.programs.values()
@@ -419,17 +414,7 @@ class SavesArrays:
         allow_extra: bool = False,
         advice: str | None = None,
     ) -> checkpoint.LoadReport:
-        """Set parameters and states from arrays that have the names of this session.
-
-        Args:
-          source: the arrays, by name.
-          program: the program whose parameters and states are set; None for all programs.
-          skip: names and globs of arrays to leave out, as for `load_params`.
-          names: names and globs of the arrays to load, as for `load_params`; None for all.
-          allow_missing: True leaves arrays unchanged that the source lacks, instead of raising an error.
-          allow_extra: True ignores arrays that no program has, instead of raising an error.
-          advice: a sentence for error messages that says how to resolve a difference.
-        """
+        """Set parameters and states from arrays that have the names of this session."""
         self._check_open()
         if not allow_missing:
             source.check_table(self.table)
@@ -546,11 +531,9 @@ class SavesArrays:
         return self.engine.freezing.unfreeze(patterns)
 
     def _optional_state(self) -> dict[str, Any]:
-        """Return the optional entries of `state`: the learning rates that a user has set, and the frozen names."""
         return {**self.engine.rates.state(), **self.engine.freezing.state()}
 
     def _live_state(self) -> dict[str, Any]:
-        """Return the arrays that `state` copies; subclasses add the arrays that they need to continue."""
         scope = self.scope
         slots = {slot_name(path): value for path, value in jax.tree_util.tree_leaves_with_path(scope.slots)}
         return {**scope.arrays, **slots, "@step": scope.step, "@root": scope.root, **self._optional_state()}
@@ -575,14 +558,6 @@ def check_state(
     paths_there: Mapping[str, str] = {},
 ) -> None:
     """Check the names, shapes and dtypes of the saved `state` of another session, before a session restores it.
-
-    Args:
-      session: the session that restores the state.
-      found: the saved arrays, or objects with a shape and a dtype, by name.
-      where: the origin of the state, for the error message.
-      advice: how to resolve a difference, for the error message.
-      sites_there: the source line that created each array of the other session, by name, as far as known.
-      paths_there: the user's functions that created each array of the other session, by name, as far as known.
 
     Raises:
       ParameterError: a name, shape or dtype differs from the state of `session`. Learning rates and the names of frozen

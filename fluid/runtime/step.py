@@ -101,14 +101,6 @@ class _Update(NamedTuple):
 class Step:
     """A program with the update rules of its `minimize` calls, as pure functions.
 
-    Args:
-      program: the program.
-      rules: the update rules, one for each `minimize` call of the program.
-      request: mode, fetched values, feeds and overrides of the step.
-      function: a custom training step, see `TrainingStep`; None for one gradient and one update.
-      frozen: names of parameters and states that training does not change.
-      gathering: an object that reads sharded arrays, see `Layout.gathering`; None if no array is sharded.
-
     Attributes:
       program: the program.
       training: True if a step changes parameters and states.
@@ -152,17 +144,7 @@ class Step:
     def train(
         self, state: TrainingState, constants: Constants, feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> tuple[TrainingState, Found]:
-        """Run one training step.
-
-        Args:
-          state: the arrays that the step updates.
-          constants: the values that the step only reads.
-          feeds: arrays by name.
-          overrides: values that replace named values.
-
-        Returns:
-          The state after the step, and the requested values.
-        """
+        """Run one training step."""
         arrays = {**constants.arrays, **state.arrays}
         key = step_key(constants.root, state.step)
         if self._function is None:
@@ -183,10 +165,6 @@ class Step:
         Args:
           variables: the values to differentiate: parameters that replace arrays of equal names; and zeros that are
             added to named values, so that the gradient of a zero is the gradient of the value.
-          arrays: parameters and states, by name.
-          feeds: arrays by name.
-          overrides: values that replace named values.
-          key: random key of the step; None for a program that draws nothing.
         """
         gather = None if self._gathering is None else self._gathering.gather
         requested = self._requested
@@ -220,16 +198,6 @@ class Step:
 
         The backward pass of a loss runs when its gradients are first needed. All backward passes use the parameters
         before the step.
-
-        Args:
-          arrays: parameters and states, by name.
-          slots: the optimizer states, which hold the loss scales of float16 training.
-          feeds: arrays by name.
-          overrides: values that replace named values.
-          key: random key of the step.
-
-        Returns:
-          The values of the program, and a function from the index of a loss to its gradients.
         """
 
         def run(variables: Variables) -> Applied:
@@ -293,15 +261,7 @@ class Step:
         applied: Applied,
         gradients_of: Callable[[int], Variables],
     ) -> _Update:
-        """Apply each update rule once, in the order of the program, to its parameters and optimizer state.
-
-        Args:
-          arrays: parameters and states, by name.
-          slots: the optimizer states.
-          rates: the learning rate of each rule.
-          applied: the values of the forward pass.
-          gradients_of: a function that maps the index of a rule to the gradients of its loss.
-        """
+        """Apply each update rule once, in the order of the program, to its parameters and optimizer state."""
         parameters = {n: arrays[n] for n in self.updated}
         slots = list(slots)
         measured: dict[str, Any] = {}
@@ -449,14 +409,7 @@ class OneTraining:
         return root_of(seed), np.int32(0)
 
     def learning_rates(self, rates: Rates, program: str, rules: Sequence[Rule], slots: Any) -> list[jax.Array]:
-        """Return the learning rates of the next training step, on the device.
-
-        Args:
-          rates: the learning rates of all programs.
-          program: the name of the program.
-          rules: update rules of the program.
-          slots: optimizer states of the program.
-        """
+        """Return the learning rates of the next training step, on the device."""
         return rates.current(program, slots)
 
     def move(self, place: Callable[[Any], Any]) -> None:
@@ -471,13 +424,6 @@ def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, C
 
     The number of steps, `count`, is an argument of the compiled function, and not part of a shape. So one compilation
     serves any number of steps up to the capacity: the size of the first axis of the stacked minibatches.
-
-    Args:
-      train: the function of one training step, see `Step.train`.
-
-    Returns:
-      A function of state, constants and feeds. It returns the state after the last step, and a list of the results of
-      `capacity` steps, of which the first `count` are valid.
     """
 
     def several(state: TrainingState, constants: Constants, fed: Fed) -> tuple[Any, Any]:

@@ -46,11 +46,7 @@ _PAGE_HEADERS = {
 
 
 class InferenceMetrics(http.Metrics):
-    """The metrics of inference requests, as counters and histograms, and of models, as gauges.
-
-    Args:
-      versions: a function that returns the served version of each model.
-    """
+    """The metrics of inference requests, as counters and histograms, and of models, as gauges."""
 
     def __init__(self, versions: Callable[[], Iterable[Version]]):
         super().__init__()
@@ -89,7 +85,6 @@ class InferenceMetrics(http.Metrics):
         return super().text()
 
     def _labelled(self, metric: Any, *values: str) -> Any:
-        """Return the metric with the values of its labels: the model, its version and others."""
         if (found := self._cache.get((metric, *values))) is None:
             found = self._cache[metric, *values] = metric.labels(*values)
         return found
@@ -111,10 +106,6 @@ class App(http.Application):
     """An ASGI application that serves models by the Open Inference Protocol.
 
     Args:
-      models: files, folders or Inferencers by name, as for `fluid.serve`.
-      settings: the settings of batching, and the limits of requests.
-      access: the access policy.
-      place: a device, see `fluid.place.device_of`.
       reload_every: the number of seconds between searches for new versions; None never searches.
 
     Attributes:
@@ -177,7 +168,6 @@ class App(http.Application):
         return method, functools.partial(of_model, find=lambda: self._find(request, model, version))
 
     def _find(self, request: HttpRequest, model: str, version: str | None) -> Version:
-        """Return the model version that the path of a request names; record the model and version in the request."""
         found = self.models.find(model, version)
         request.model, request.version = found.model, found.version
         return found
@@ -237,9 +227,6 @@ class App(http.Application):
 
         Each run is a job like an ordinary request: it waits in the queue, and shares batches with other requests. The
         runs end when no sequence grows.
-
-        Raises:
-          Refusal: 400 when the client disconnects, and other errors of a run.
         """
         while not request.disconnect().done():
             version, job = self._submit(request, find, version, inference, job)
@@ -270,7 +257,6 @@ class App(http.Application):
             raise self._too_late() from None
 
     def _too_late(self) -> Refusal:
-        """Return the error for a request that takes longer than the setting `timeout`."""
         return Refusal(504, f"no answer within {self.settings.timeout:g} seconds")
 
     def _parse(
@@ -425,7 +411,6 @@ def _static_file(name: str, content_type: str) -> http.Endpoint:
 
 
 async def _wait(job: Job, seconds: float) -> None:
-    """Wait at most `seconds` seconds for the end of a job."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await job.ended.wait()
@@ -462,11 +447,7 @@ def _inference_response(version: Version, inference: protocol.InferRequest, valu
 
 
 def _check_outputs(version: Version, inference: protocol.InferRequest) -> None:
-    """Check that every requested output exists, and that no output is requested twice.
-
-    Raises:
-      ProtocolError: an output is unknown, or requested twice.
-    """
+    """Check that every requested output exists, and that no output is requested twice."""
     known = [output.name for output in version.runner.signature.outputs]
     names = [wanted.name for wanted in inference.outputs or ()]
     for name in names:

@@ -72,14 +72,9 @@ class Batcher:
     `max_delay` seconds.
 
     Args:
-      run: a function from jobs of equal shapes to the results of each job, in the order of the jobs.
-      max_rows: the maximum number of rows in a batch.
       max_delay: the maximum time, in seconds, that a job waits for other jobs.
-      max_jobs: the maximum number of jobs in the queue.
-      failed: called with an exception that `run` raises; the futures of the jobs get the exception too.
       choose: a function of a shape, and of the number of waiting rows with this shape (at most `max_rows`); it returns
         the number of these rows to run next.
-      finished: called with the jobs of a batch that has ended.
 
     Example:
       >>> batcher = Batcher(lambda jobs: [{"y": job.values["x"] + 1} for job in jobs], max_rows=8)
@@ -243,10 +238,6 @@ class CompiledSizes:
 
     A rung holds, for each feed, the number of time steps to which the sequences of one batch are padded.
 
-    Args:
-      program: the Program of the model; an exported model may fix the sizes.
-      settings: the settings with the sizes for models that fix no sizes.
-
     Attributes:
       rows: numbers of rows, in increasing order.
       rungs: the rungs, in increasing order of time steps.
@@ -276,12 +267,7 @@ class CompiledSizes:
         )
 
     def key(self, rung: int, values: Mapping[str, Any]) -> Hashable:
-        """Return a key for the padded feeds of a request; requests with equal keys may run as one batch.
-
-        Args:
-          rung: the index in `rungs` of the lengths to which sequences are padded.
-          values: the padded feeds, by name.
-        """
+        """Return a key for the padded feeds of a request; requests with equal keys may run as one batch."""
         return (rung, *(values[name].shape[1:] for name in self._open))
 
     def padded_rows(self, rows: int) -> int:
@@ -295,13 +281,6 @@ class CompiledSizes:
 
 class Runner:
     """A compiled model that runs the rows of several requests as one batch.
-
-    Args:
-      session: the Session with the parameters of the model.
-      program: the Program of the model.
-      settings: the sizes to compile for, and the limits.
-      name: the name of the model, for error messages.
-      seeds: a source of seeds for requests without a seed; None begins with a seed from the operating system.
 
     Attributes:
       signature: the feeds and outputs of the model; the outputs are known after `warm_up`.
@@ -366,9 +345,7 @@ class Runner:
         """Check the feeds of a request, pad their sequences to a compiled size, and return a job with these feeds.
 
         Args:
-          values: the feeds by name.
           timeout: the number of seconds until the deadline of the job.
-          seed: the seed of random numbers, or None.
 
         Raises:
           FeedError: a feed is missing, does not fit its declaration, or has too many rows or time steps.
@@ -402,9 +379,6 @@ class Runner:
 
     def encoded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Convert the raw rows of a request to feeds, by the table of the model.
-
-        Args:
-          rows: a dict for each row, with every column of the table; None is a missing value.
 
         Raises:
           FeedError: the model has no table, there are too many rows, or a row lacks a column or has an invalid value.
@@ -494,17 +468,14 @@ class Runner:
         ]
 
     def _draw(self, seed: int | None) -> Draw | None:
-        """Return the random key of a request, from its seed; None takes the next seed of the server."""
         return self.session.engine.draw(self._seeds.next() if seed is None else seed)
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
-        """Run a batch, and return its duration in seconds."""
         start = time.perf_counter()
         self._run(feeds)
         return time.perf_counter() - start
 
     def _has_rows(self) -> bool:
-        """Return whether the first dimension of every feed is the number of rows of the batch."""
         specs = self._specs.values()
         return bool(specs) and all(spec.shape[:1] == (None,) for spec in specs)
 
@@ -524,7 +495,6 @@ class Runner:
             )
 
     def _key(self, rung: int, values: Mapping[str, Any], rows: int) -> Hashable:
-        """Return the key of `CompiledSizes.key`; with the number of rows if the rows of a batch may not be padded."""
         key = self._shapes.key(rung, values)
         return key if self._padded else (key, rows)
 
@@ -564,13 +534,11 @@ def answer_sizes(values: Values) -> dict[str, tuple[int, int]]:
 
 
 def _count(value: Any) -> int:
-    """Return the number of rows of the data of a feed; 0 for a scalar."""
     data = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
     return len(data) if isinstance(data, list) or np.ndim(data) else 0
 
 
 def _names_of(program: Program) -> list[str]:
-    """Return the names of a program's outputs; unnamed outputs are output_0, output_1 and so on."""
     if program.output_names is not None:
         return list(program.output_names)
     return [f"output_{i}" for i in range(len(program.outputs))]

@@ -24,12 +24,6 @@ _TIMEOUT = 60.0  # a request fails if the server sends nothing for this number o
 class Connection:
     """A pool of HTTP connections to one server, which several threads may use.
 
-    Args:
-      url: the URL of the server, or of a path on the server.
-      token: the access token that the server requires, or None.
-      start: the command that starts a server, for the error message when no server responds.
-      kinds: the classes of errors that the server may report by name; other errors become RemoteError.
-
     Attributes:
       url: the argument `url`.
       path: the path in the URL, without a slash at its end.
@@ -67,9 +61,6 @@ class Connection:
         """Send a request and return its response.
 
         If the server has closed the pooled connection meanwhile, the request is sent again on a new one.
-
-        Returns:
-          The HTTP status, the headers by name in lower case, and the body.
 
         Raises:
           RemoteError: the server does not respond.
@@ -187,7 +178,6 @@ class RemoteModel:
     Args:
       url: the URL of a server with one model, or of a model, such as "http://host:8000/v2/models/digits". "/versions/2"
         may follow.
-      token: the access token that the server requires, or None.
       seed: the seed of random numbers; each call of `infer` uses the next seed of a sequence, as an Inferencer does.
         None lets the server draw seeds.
 
@@ -286,7 +276,6 @@ class RemoteModel:
         return self._seeds.next() if seed is None and self._draws else seed
 
     def _check_random(self, call: str, seed: int) -> None:
-        """Warn once if the user has set a seed and the model is known to draw no random numbers."""
         if self.signature.random is False:
             self._seeds.unused(call, self.name, seed)
 

@@ -305,7 +305,6 @@ class LimitedConnection(_Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _is_busy(self) -> bool:
-        """Return whether the next request has to wait, until the current response is completely sent and read."""
         return self._unread > 0 or (self._complete and self._in_request())
 
     def _count(self, size: int) -> None:

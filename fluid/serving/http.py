@@ -100,10 +100,6 @@ class EventStream(Response):
 class HttpRequest:
     """An HTTP request of a client, with the facts about its response that are logged and counted.
 
-    Args:
-      scope: the connection scope of ASGI.
-      receive: the `receive` function of ASGI, which returns the next message of the client.
-
     Attributes:
       client: the host and port of the client, or None.
       method: the HTTP method.
@@ -178,7 +174,6 @@ class AccessPolicy:
     """The access rules of an application: the token and the host names that requests must have.
 
     Args:
-      token: the token that requests must have in the header `Authorization: Bearer TOKEN`; None requires no token.
       hosts: the accepted names in the header `Host`; None accepts all. Without a token, this list prevents DNS
         rebinding, an attack by which a page of another site reads responses.
 
@@ -257,7 +252,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _without_port(host: str) -> str:
-    """Return the value of a `Host` header without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if host.count(":") == 1 else host
@@ -338,11 +332,6 @@ Endpoint = Callable[[HttpRequest], Awaitable[Response]]
 
 class Application(abc.ABC):
     """An ASGI application: endpoints protected by access control and limits; each error becomes a response of JSON.
-
-    Args:
-      settings: the limits for clients.
-      access: the access policy.
-      metrics: the metrics that the path `/metrics` returns.
 
     Attributes:
       pending: a counter of the bytes of requests in memory, and of responses that clients have not read.
@@ -638,7 +627,6 @@ def without_folders(text: str, folders: Mapping[str, str] = {}) -> str:  # noqa:
     """Return an error message without paths of the server, which clients must not see.
 
     Args:
-      text: the message.
       folders: a dict from absolute or relative paths to the names that replace them if they are in quotes in the
         message. Other absolute paths are shortened to their last component.
 

@@ -26,17 +26,6 @@ _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)
 class Version:
     """One version of a model, with its Batcher.
 
-    Args:
-      source: the name of the source, a key of `sources` of Models; a file with several entry points has several models.
-      model: the name of the model, which clients use.
-      version: the number of the version.
-      session: the Session with the parameters of the model.
-      program: the Program of the model.
-      settings: the settings of batching, and the limits of requests.
-      count_batch: called with the name of the model, the version and the number of rows of each batch.
-      finished: called with the jobs of each batch that has ended.
-      seeds: a source of seeds for requests without a seed; None begins with a seed from the operating system.
-
     Attributes:
       ready: True if this version is compiled and not closed.
     """
@@ -92,10 +81,6 @@ class Models:
     Args:
       sources: a dict by name: a file of `trainer.save_inference_model`, a folder of versions such as `models/digits/3`,
         or an Inferencer. A file with several entry points has a model for each, such as "translator.encode".
-      settings: the settings of batching, and the limits of requests.
-      count_batch: called with the name of the model, the version and the number of rows of each batch.
-      finished: called with the jobs of each batch that has ended.
-      place: a device, see `fluid.place.device_of`.
 
     Raises:
       ArtifactError: a file is missing or damaged.
@@ -143,10 +128,6 @@ class Models:
     def find(self, name: str, version: str | None = None) -> Version:
         """Return the served version of a model.
 
-        Args:
-          name: the name of the model.
-          version: the number of the version; None accepts any version.
-
         Raises:
           UnknownNameError: there is no such model or version.
         """
@@ -170,9 +151,6 @@ class Models:
         """Replace models by newer versions from their folders; an old version serves until the new one is compiled.
 
         A file that cannot be loaded is logged once, and is loaded again only after it has changed.
-
-        Returns:
-          True if any model was replaced.
         """
         replaced = False
         for name, folder in self._folders.items():

@@ -33,10 +33,6 @@ Models = Mapping[str, Any] | str | os.PathLike[str]
 class HTTPServer:
     """A server of an ASGI application by uvicorn, in a separate thread (`start`) or in the main thread (`run`).
 
-    Args:
-      make_app: a function that returns the application for an access policy.
-      host, port, token, allow_anonymous, settings: see `fluid.serve`.
-
     Attributes:
       app: the application.
       url: the URL of the server.
@@ -149,9 +145,6 @@ class HTTPServer:
 class Server(HTTPServer):
     """A server of models over HTTP. `fluid.serve` creates and starts a Server; the end of a `with` block closes it.
 
-    Args:
-      models, host, port, token, allow_anonymous, place, reload_every, settings: see `fluid.serve`.
-
     Attributes:
       app: the application.
       url: the URL of the server.
@@ -246,9 +239,6 @@ def create_app(
 
     The other server must limit the number of connections and the size of request heads.
 
-    Args:
-      models, token, place, reload_every, settings: see `fluid.serve`.
-
     Example:
       >>> import fluid, numpy as np
       >>> def program():
@@ -331,11 +321,7 @@ def _accept_backlog(listening: socket.socket) -> list[socket.socket]:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address; connections wait in its backlog until the server runs.
-
-    Raises:
-      ArgumentError: the port is in use or not a port number, or the address is not an address of this machine.
-    """
+    """Return a socket that listens at an address; connections wait in its backlog until the server runs."""
     # Refuse larger port numbers, because getaddrinfo uses them modulo 65536.
     if type(port) is not int or not 0 <= port <= _LAST_PORT:
         raise errors.ArgumentError(

@@ -16,16 +16,12 @@ class Settings:
     """Settings of a server: batching and limits. The defaults suit a model that takes some milliseconds for a batch.
 
     Args:
-      max_batch: the maximum number of rows in a batch, and in a request.
       max_delay_ms: the maximum time, in milliseconds, that a request waits for other requests. A batch waits until it
         has as many requests as the last batch. After a batch of one request, the next request runs immediately.
-      batch_sizes: the numbers of rows to which batches are padded, each a compilation; None for powers of two.
       buckets: the numbers of time steps to which sequences are padded, each a compilation. Longer sequences are
         refused.
-      outer_buckets: the numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`.
       max_shapes: the maximum number of row shapes that are compiled after the start, each for all numbers of rows. Only
         feeds with unknown sizes, besides the rows and the time steps, need these compilations.
-      max_queue: the maximum number of requests that wait for a model; more requests get status 503.
       timeout: the maximum time, in seconds, from a complete request to its response; afterwards, status 504.
       read_timeout: the time, in seconds, in which a client must send a request; afterwards, status 408.
       write_timeout: the time, in seconds, in which a client must read a response; afterwards, its connection is closed.
@@ -39,7 +35,6 @@ class Settings:
         limit, requests get status 503, and a single response above the limit gets status 413.
       max_header: the maximum size of the head of a request, in bytes; also of its trailers, and of a chunk frame.
         The head and the trailers have at most 100 headers together.
-      max_inputs: the maximum number of input tensors of a request.
       max_connections: the maximum number of open connections; more connections get status 503. The process's
         limit of open files, less a reserve of 128, limits the number too.
       drain: the time, in seconds, that requests in flight have for their responses after SIGTERM.

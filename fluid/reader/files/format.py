@@ -82,9 +82,6 @@ class Fields:
     def present(self, names: Iterable[str]) -> list[str]:
         """Return the names that the requested fields have in a file; raise an error if a field is absent.
 
-        Args:
-          names: the names of all fields in the file.
-
         Raises:
           Misfit: a requested field is absent, or present twice.
         """
@@ -98,9 +95,6 @@ class Fields:
 
     def pick(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the requested fields of a row, with the requested names and dtypes.
-
-        Args:
-          row: the values by the names in the file.
 
         Raises:
           Misfit: a field is absent, or a value has another type.
@@ -245,10 +239,6 @@ class Format(abc.ABC):
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
         """Return the pieces of a file, in order. Only the number of rows is read, not the rows.
 
-        Args:
-          file: the file.
-          fields: the requested fields of its rows.
-
         Raises:
           ReaderError: a field is absent, or has a type that feeds do not support.
         """
@@ -256,9 +246,6 @@ class Format(abc.ABC):
 
     def columns(self, file: File) -> list[str]:
         """Return the names of the columns of a file: the fields of its first row, or none for a file without rows.
-
-        Args:
-          file: the file.
 
         Raises:
           ReaderError: the first row cannot be read.
@@ -274,11 +261,6 @@ class Format(abc.ABC):
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """Yield the rows of a piece (a part of a file) without decoding them; `decoded` decodes them later.
 
-        Args:
-          piece: the piece.
-          skip: the number of first rows to leave out; 0 if `piece.rows` is None.
-          fields: the requested fields; a row may hold more.
-
         Raises:
           ReaderError: a row cannot be read. The caller converts other exceptions to a ReaderError that names the file
             and the row.
@@ -289,12 +271,6 @@ class Format(abc.ABC):
 
         If several processes share minibatches, each process calls this method only for its own rows.
 
-        Args:
-          raw: the row from `read`.
-          piece: the piece (a part of the file, such as a row group) that contains the row.
-          number: the number of the row in the file.
-          fields: the requested fields; a row may hold more.
-
         Raises:
           ReaderError: as for `read`.
         """
@@ -304,12 +280,6 @@ class Format(abc.ABC):
 
 def broken(file: File, row: int, found: str, fix: str) -> errors.ReaderError:
     """Return the ReaderError for a row that cannot be read.
-
-    Args:
-      file: the file of the row.
-      row: the number of the row in the file, from 0 on.
-      found: a clause that says what was found in the row, and what was expected.
-      fix: a sentence that says how to correct the file or the call.
 
     Example:
       >>> raise broken(File(None, "", "a.csv", ""), 7, "found no number", "Correct the file")

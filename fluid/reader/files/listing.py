@@ -64,10 +64,6 @@ class File:
 def library(name: str, why: str) -> Any:
     """Import an optional library.
 
-    Args:
-      name: the name of the module.
-      why: the feature that needs the library, as a clause, for the message.
-
     Raises:
       ReaderError: the library is not installed.
     """
@@ -83,13 +79,6 @@ def library(name: str, why: str) -> Any:
 
 def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | None) -> list[File]:
     """List the files that paths, addresses and patterns name.
-
-    Args:
-      paths: a path, address or pattern, or several in order. The files of a pattern are sorted by name.
-      storage_options: options of the file system, for fsspec.
-
-    Returns:
-      The files, each once.
 
     Raises:
       ArgumentError: there is no path, or no file at a path.

@@ -35,14 +35,7 @@ _PART = 32
 
 
 class Pieces:
-    """A list of the pieces of all files, such as row groups. The files are inspected once, at the first use.
-
-    Args:
-      files: the files.
-      format: the format of all files.
-      fields: the requested fields of their rows.
-      parallel: the number of files to inspect at once.
-    """
+    """A list of the pieces of all files, such as row groups. The files are inspected once, at the first use."""
 
     def __init__(self, files: list[File], format: Format, fields: Fields, parallel: int):
         self.format = format
@@ -143,11 +136,7 @@ class Pieces:
 
 
 def _check_alike(pieces: list[Piece]) -> None:
-    """Refuse files with a column whose kind, such as "numbers" or "text", differs from its kind in the first file.
-
-    Raises:
-      ReaderError: a file has a column of another kind.
-    """
+    """Refuse files with a column whose kind, such as "numbers" or "text", differs from its kind in the first file."""
     for piece in pieces:
         first = pieces[0]
         for name, kind in piece.kinds.items():
@@ -186,16 +175,7 @@ def whole(pieces: Iterable[Piece]) -> list[Span]:
 
 
 def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
-    """Return the part of a pass that remains after its first `start` rows.
-
-    Args:
-      spans: the spans (ranges of rows in files) that the pass reads, in order.
-      start: the number of rows to leave out.
-
-    Returns:
-      The spans to read, and the number of their first rows that the caller must read and drop. This number is positive
-      only if the first span has an unknown number of rows.
-    """
+    """Return the part of a pass that remains after its first `start` rows."""
     for index, (piece, low, high) in enumerate(spans):
         if high is None:
             return list(spans[index:]), start
@@ -207,10 +187,6 @@ def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
 
 def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
     """Divide the rows of files into parts of equal size; if a remainder is left, the first parts have one row more.
-
-    Args:
-      pieces: the pieces (parts of files), in order; each must have a known number of rows.
-      parts: the number of parts.
 
     Example:
       >>> [[span[1:] for span in part] for part in divided([Piece(None, rows=5), Piece(None, rows=2)], 3)]
@@ -236,11 +212,6 @@ def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
 def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
     """Return for each span (a range of rows in a file) whether this process needs at least one of its rows.
 
-    Args:
-      spans: the spans in the order of reading; the first row of the first span begins a minibatch.
-      size: the number of rows of each minibatch; the last one may have fewer.
-      wanted: a function of the number of rows of a minibatch; returns the indices of the rows that this process needs.
-
     Example:
       >>> needed(whole([Piece(None, rows=2), Piece(None, rows=2), Piece(None, rows=3)]), 4, lambda count: {0, 1})
       [True, False, True]
@@ -263,12 +234,7 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
 
 
 def in_parallel(openers: Iterable[Callable[[], Rows]], parallel: int) -> Rows:
-    """Yield the rows of several sources, one source after the other, each read ahead by its own thread.
-
-    Args:
-      openers: functions that open the sources; each is called in a thread.
-      parallel: the maximum number of open sources.
-    """
+    """Yield the rows of several sources, one source after the other, each read ahead by its own thread."""
     waiting = iter(openers)
     running: deque[Ahead] = deque()
     try:

@@ -29,9 +29,6 @@ class LentStream:
     No Python code runs when this stream, or a block of bytes read from it, is destroyed. The thread that destroys the
     stream or the block therefore keeps Python's global lock (GIL) until the release is complete. So if a stream or
     block no longer exists, no thread is still busy with its release.
-
-    Args:
-      stream: the stream to read.
     """
 
     closed = False

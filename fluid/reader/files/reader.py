@@ -111,10 +111,6 @@ def files(
 def column_names(paths: Path | Sequence[Path], format: str | None = None) -> list[str]:
     """Return the names of the columns of files, which are read from the first file only.
 
-    Args:
-      paths: as for `files`.
-      format: as for `files`.
-
     Raises:
       ArgumentError: a file does not exist, or the format is unknown.
       ReaderError: the file cannot be read.

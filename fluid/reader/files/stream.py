@@ -36,11 +36,6 @@ class Stream:
     """A source of passes over the rows of files, piece by piece; a piece is a part of a file, such as a row group.
 
     With shuffling, the order of the pieces is random, and a buffer of rows is yielded in random order.
-
-    Args:
-      pieces: the pieces of all files.
-      shuffling: the settings for shuffling; None reads all passes in the order of the files.
-      parallel: the number of pieces to read at once.
     """
 
     def __init__(self, pieces: Pieces, shuffling: Shuffling | None, parallel: int):
@@ -77,12 +72,6 @@ class Stream:
 
         The arguments of the function are the number of the pass over the data, and the number of rows to skip. If this
         process needs no row of a span, the function yields the placeholder ELSEWHERE for each row of the span.
-
-        Args:
-          spans: ranges of rows in files, in order; None for all pieces of the files in the order of the pass.
-          size: the number of rows of each minibatch.
-          wanted: returns the indices in a minibatch of the rows that this process needs; all rows by default.
-          raw: True yields Raw objects, which are not decoded.
         """
 
         def iterate(epoch: int, start: int) -> Rows:
@@ -129,13 +118,6 @@ class Parts(Stream):
     evenly into parts, and each part is shuffled separately. A minibatch consists of the next rows of the first part,
     then of the second part, and so on. When a part has too few rows, the remaining rows of all parts form the last,
     shorter minibatch.
-
-    Args:
-      pieces: the pieces; each must have a known number of rows.
-      shuffling: as for `Stream`; the buffers of all parts together have `buf_size` rows.
-      parallel: as for `Stream`, for all parts together.
-      parts: the number of parts.
-      batch_size: the number of rows of a minibatch, a multiple of `parts`.
     """
 
     def __init__(self, pieces: Pieces, shuffling: Shuffling | None, parallel: int, parts: int, batch_size: int):
@@ -202,11 +184,7 @@ class _PartReader:
         self._next = 0
 
     def row(self, number: int) -> Any:
-        """Return row number `number` of this part of the files; each call must request a later row than the last.
-
-        Raises:
-          ReaderError: the part has no such row.
-        """
+        """Return row number `number` of this part of the files; each call must request a later row than the last."""
         if self._rows is None:
             self._rows = self._iterate(self._epoch, number)
             self._next = number
@@ -220,7 +198,6 @@ class _PartReader:
         )
 
     def close(self) -> None:
-        """End the threads that read the rows of this part of the files ahead."""
         if self._rows is not None:
             self._rows.close()
 
@@ -229,14 +206,6 @@ def place(row: int, counts: Sequence[int], share: int) -> tuple[int, int]:
     """Return the part of the files from which a row comes, and the index of the row in this part.
 
     Each minibatch takes `share` rows from each part. A shorter last minibatch takes the remaining rows of all parts.
-
-    Args:
-      row: the number of the row in a pass over all parts.
-      counts: the number of rows of each part. The last part has the fewest rows; every other part has at most one more.
-      share: the number of rows that each part contributes to a minibatch.
-
-    Returns:
-      The index of the part, and the index of the row in this part.
 
     Example:
       >>> [place(row, [4, 3], share=2) for row in range(7)]

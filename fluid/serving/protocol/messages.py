@@ -154,9 +154,7 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
     """Parse an inference request.
 
     Args:
-      body: the body of the HTTP request.
       header_length: the number of bytes of JSON at the start of the body; None if the whole body is JSON.
-      most_inputs: the maximum number of input tensors.
 
     Raises:
       ProtocolError: the body is not a valid request.
@@ -232,9 +230,6 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[MessageTensor], b
     """Write the bytes of a message in turns; return them, and the number of bytes of JSON at their start.
 
     Args:
-      header: the members of the JSON object except the tensors.
-      key: the name of the JSON member that holds the tensors.
-      values: the tensors.
       binary: the names of the tensors whose numbers follow the JSON as bytes.
     """
     text, chunks = [f'{_ENCODER.encode(header)[:-1]},"{key}":['.encode()], []

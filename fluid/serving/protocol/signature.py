@@ -65,10 +65,6 @@ class Signature:
     def from_json(cls, found: Mapping[str, Any], site: str) -> "Signature":
         """Read the Signature from the metadata of a model.
 
-        Args:
-          found: the metadata of the model, as JSON.
-          site: the origin of the metadata, for error messages.
-
         Raises:
           ProtocolError: the metadata has no signature.
         """
@@ -85,9 +81,6 @@ class Signature:
 
 def to_tensors(values: Mapping[str, Any]) -> list[MessageTensor]:
     """Convert feeds or outputs to tensors; sequences become a tensor of padded data, and tensors of lengths.
-
-    Args:
-      values: arrays, SequenceBatches and NestedSequenceBatches by name, on the host.
 
     Example:
       >>> [(t.name, t.data.tolist()) for t in to_tensors({"s": SequenceBatch.from_rows([[1, 2], [3]], time=8)})]
@@ -110,14 +103,6 @@ def to_tensors(values: Mapping[str, Any]) -> list[MessageTensor]:
 
 def from_tensors(tensors: Sequence[MessageTensor], levels: Mapping[str, int]) -> dict[str, Any]:
     """Convert tensors to values by name: the inverse of `to_tensors`.
-
-    Args:
-      tensors: the tensors of a message.
-      levels: the nesting levels (lod levels) of all known values, by name.
-
-    Returns:
-      Arrays, SequenceBatches and NestedSequenceBatches. A tensor without lengths stays an array, or nested lists of
-      rows if the message has lists. Lengths are checked to be whole numbers; nothing else is checked.
 
     Raises:
       ProtocolError: a tensor has an unknown name, lengths have no data, or lengths of a level are missing.
@@ -155,13 +140,11 @@ _BATCHES = {1: SequenceBatch, 2: NestedSequenceBatch}
 
 
 def _extended(array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Pad an array with zeros; `sizes` are the new sizes of all dimensions except the first one."""
     missing = [(0, more - size) for more, size in zip(sizes, array.shape[1:], strict=False)]
     return np.pad(array, [(0, 0), *missing, *[(0, 0)] * (array.ndim - 1 - len(missing))])
 
 
 def _lengths_of(value: Any) -> list[np.ndarray]:
-    """Return the length arrays of a batch of sequences, one for each nesting level; an empty list for an array."""
     names = ("lengths", "inner_lengths")[: {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)]
     return [np.asarray(getattr(value, name)) for name in names]
 
@@ -199,7 +182,6 @@ def _values(found: Sequence[Any]) -> list[Any]:
 
 
 def _read(tensor: Mapping[str, Any]) -> tuple[str, tuple[int | None, ...], str, int]:
-    """Read the name, shape, dtype and nesting level (lod level) of a feed or output from the metadata of a model."""
     level = tensor.get("parameters", {}).get("lod_level", 0)
     shape = [None if size == ANY else size for size in tensor["shape"]]
     return tensor["name"], (*shape[:1], *shape[1 + level :]), str(DTYPES[tensor["datatype"]]), level

@@ -107,12 +107,6 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> MessageTensor:
     """Create a tensor from the numbers in JSON, a flat list or nested lists.
 
-    Args:
-      name: the name of the tensor.
-      datatype: the datatype in the message.
-      shape: the shape in the message; a size is -1 if rows differ in length, which requires nested lists.
-      data: the lists of numbers.
-
     Raises:
       ProtocolError: data, datatype and shape do not fit together.
 
@@ -172,16 +166,11 @@ def count_numbers(data: list[Any]) -> int:
 
 
 def _types(data: list[Any]) -> set[type]:
-    """Return the set of the types of the elements of a list."""
     return {kind for i in range(0, len(data), PIECE) for kind in set(map(type, data[i : i + PIECE]))}
 
 
 def _array(data: list[Any]) -> np.ndarray:
-    """Convert nested lists of numbers to an array, as `np.asarray` does, in pieces, so that other threads can run.
-
-    Raises:
-      ValueError: lists of the same level differ in length.
-    """
+    """Convert nested lists of numbers to an array, as `np.asarray` does, in pieces, so that other threads can run."""
     sizes = [len(data)]
     while list in (kinds := _types(data)):
         if kinds != {list} or len(lengths := set(map(len, data))) != 1:
@@ -264,7 +253,6 @@ _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def _kind(dtype: np.dtype) -> str:
-    """Return the NumPy `kind` of a dtype; "f" for bfloat16, for which NumPy has no kind."""
     return "f" if jnp.issubdtype(dtype, jnp.floating) else dtype.kind
 
 

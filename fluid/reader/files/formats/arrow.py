@@ -25,11 +25,6 @@ Missing = Callable[[int, Any], Exception]
 def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
     """Yield the rows of a pyarrow record batch, as dicts of values by column name.
 
-    Args:
-      batch: a `pyarrow.RecordBatch`.
-      file: the file of the batch, for messages.
-      first: the index in the file of the first row of the batch.
-
     Raises:
       ReaderError: an integer, a boolean, a list or a tensor is absent. Absent values of other types are no error.
     """
@@ -40,11 +35,7 @@ def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
 
 
 def kind(type_: Any) -> str:
-    """Return the kind of values in a column, for example "numbers", "text" or "lists of numbers".
-
-    Args:
-      type_: a `pyarrow.DataType`.
-    """
+    """Return the kind of values in a column, for example "numbers", "text" or "lists of numbers"."""
     import pyarrow as pa
 
     of = pa.types
@@ -69,10 +60,6 @@ def _values(column: Any, missing: Missing) -> Values:
     Numbers become an array `[rows, ...]`, in which an absent float is NaN. Lists of numbers become arrays of different
     lengths, and lists of lists become lists of arrays. Absent text is None. Values of other types are the Python
     objects of `to_pylist`.
-
-    Args:
-      column: the Arrow array.
-      missing: returns the error for an absent value; called with the index of the row and the Arrow type.
     """
     import pyarrow as pa
 

@@ -18,10 +18,6 @@ FORMATS: tuple[Format, ...] = (Parquet(), JsonLines(), Csv(), Tsv(), Npz(), TFRe
 def format_of(files: Sequence[File], name: str | None) -> Format:
     """Return the file format that all given files have.
 
-    Args:
-      files: at least one.
-      name: the user's `format=`; None selects the format by file name extension.
-
     Raises:
       ArgumentError: the format is unknown, or differs between files.
     """

@@ -65,10 +65,6 @@ class TFRecord(Format):
 def records(stream: IO[bytes], file: File) -> Iterator[bytes]:
     """Yield the records of a file, after a check of their checksums.
 
-    Args:
-      stream: the open file.
-      file: the file, for messages.
-
     Raises:
       ReaderError: a checksum differs, or the file ends within a record.
     """
@@ -132,5 +128,4 @@ def _damaged(file: File, number: int, found: str) -> Exception:
 
 @functools.cache
 def _class() -> Any:
-    """Return a protobuf class for tf.train.Example, under another package name to avoid a conflict with TensorFlow."""
     return protobuf.classes("fluid.files", _MESSAGES)["Example"]
