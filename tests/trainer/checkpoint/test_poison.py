@@ -27,14 +27,14 @@ def guess():
     x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
     hidden = fluid.layers.fc(x, size=3, name="shared")
     loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(hidden, size=1, name="guess"), y))
-    return minimized(fluid.optimizer.SGD(0.1), loss)
+    return minimized(fluid.optimizer.SGD(0.01), loss)
 
 
 def other():
     x = fluid.layers.data("x", shape=[4])
     hidden = fluid.layers.fc(x, size=3, name="shared")
     loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(hidden, size=4, name="back"), x))
-    return minimized(fluid.optimizer.Adam(0.1), loss)
+    return minimized(fluid.optimizer.Adam(0.01), loss)
 
 
 # For each kind of training, a function that makes the Trainer from its other options.
