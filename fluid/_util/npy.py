@@ -14,9 +14,12 @@ import numpy as np
 
 # Errors of a damaged archive. RuntimeError: an entry is encrypted, or uses an unknown method of compression.
 DAMAGES = (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+# The maximum size of a header, in bytes.
+HEADER_LIMIT = 1 << 16
+
 _MAGIC = b"\x93NUMPY"
 _HEADER = re.compile(
-    r"\s*\{\s*'descr':\s*'([^']+)',\s*'fortran_order':\s*(True|False),\s*'shape':\s*\(([\d\s,]*)\),?\s*\}\s*"
+    r"\s*\{\s*'descr':\s*'([<>|=]?[a-zA-Z]\d{0,9}(?:\[\w+\])?)',\s*'fortran_order':\s*(True|False),\s*'shape':\s*\(([\d\s,]*)\),?\s*\}\s*"
 )
 
 
@@ -29,7 +32,8 @@ def read_header(stream: IO[bytes]) -> tuple[np.dtype, bool, tuple[int, ...]]:
     magic = stream.read(len(_MAGIC) + 2)
     size = 2 if magic[-2:-1] == b"\x01" else 4
     length = int.from_bytes(stream.read(size), "little")
-    found = _HEADER.fullmatch(stream.read(length).decode("latin-1")) if magic.startswith(_MAGIC) else None
+    known = magic.startswith(_MAGIC) and length <= HEADER_LIMIT
+    found = _HEADER.fullmatch(stream.read(length).decode("latin-1")) if known else None
     if found is None or "O" in found[1]:
         raise ValueError(
             "this is no array of numbers or text in the format of NumPy; Python objects and records are never read"

@@ -25,8 +25,6 @@ from fluid.checkpoint.integrity import NONSENSE
 from fluid.checkpoint.recognize import instead
 from fluid.core import warn
 
-_HEADER_LIMIT = 1 << 16
-
 
 def write_npy(file: BinaryIO, name: str, array: np.ndarray) -> None:
     """Write an array in the `.npy` format.
@@ -43,7 +41,7 @@ def size_limit(shape: Sequence[int], dtype: str) -> int:
     A forged file could make the reader allocate any amount of memory. So the reader checks the size of an entry before
     it reads the entry.
     """
-    return math.prod(shape) * jnp.dtype(dtype).itemsize + _HEADER_LIMIT
+    return math.prod(shape) * jnp.dtype(dtype).itemsize + npy.HEADER_LIMIT
 
 
 def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: int) -> np.ndarray:

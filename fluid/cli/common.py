@@ -21,7 +21,7 @@ from fluid.runtime.results import Results
 
 
 class MistypedError(errors.ArgumentError):
-    """An error for a mistyped argument of a command, for which a correction is known."""
+    """An error for a mistyped argument of a command; `correct` changes the arguments to the correct ones."""
 
     def __init__(self, message: str, correct: Callable[[list[str]], list[str]]):
         super().__init__(message)

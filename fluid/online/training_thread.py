@@ -300,7 +300,8 @@ class _AfterStep(Handler):
         # A huge number may make the loss infinite, and the parameters huge: then a later step makes them NaN.
         checked["the loss"] = event.metrics[self.trainer.program.loss_output]
         # An earlier step may have made a large array NaN, which only the loss of this step shows.
-        first = event.step if len(checked) > len(state) else self._control.begun
+        all_are_small = all(name in checked for name in state)
+        first = event.step if all_are_small else self._control.begun
         self.check(checked, range(first, event.step + 1))
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}

@@ -364,7 +364,7 @@ def _fine(need: Sizes) -> Sizes:
 
 
 def _step(size: int, count: int) -> int:
-    """Return the distance between neighbouring lengths to which sequences may be padded, near the length `size`."""
+    """Return the step of the grid of padded lengths near the length `size`, for a shape of `count` sizes."""
     parts = max((4 if size <= 64 else 8) >> max(count - 2, 0), 1)
     return max((padded_time(size) // 2) // parts, 1)
 

@@ -426,7 +426,7 @@ def _number(scalar: Any) -> float:
 
 
 def _checked(value: Any) -> float | None:
-    """Check a learning rate from a user, and return it as a float; None is returned unchanged."""
+    """Return the learning rate of a user as a float, or None; refuse other values."""
     if value is None:
         return None
     number = value.item() if isinstance(value, jax.Array | np.ndarray | np.generic) and value.ndim == 0 else value

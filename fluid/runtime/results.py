@@ -191,5 +191,5 @@ class StepResults(list[StepResult]):
 
     @property
     def parts(self) -> Sequence[Any]:
-        """The contribution of the first minibatch to the value of each output; empty without `Request.parts`."""
+        """The contribution of the first minibatch to the mean of each output; empty without `Request.parts`."""
         return self[0].parts

@@ -218,7 +218,7 @@ class LimitedConnection(_Protocol):
             super().on_header(name, value)
 
     def on_body(self, body: bytes) -> None:
-        """Store a part of a body; without a running request, nobody reads the body, and it counts as a head."""
+        """Store a part of a body; a body without a running request counts as a head, because no code reads it."""
         self._body_left = max(self._body_left - len(body), 0)
         if self._in_request():
             self._head -= len(body)

@@ -96,9 +96,9 @@ def checked_steps(wanted: int, inputs: Sequence[ProgramInput], session: Session)
             f"steps_per_dispatch={wanted!r}: expected a number of steps from 1 on: "
             f"fluid.Trainer(..., steps_per_dispatch=8)"
         )
-    reasons = [reason for input in inputs if (reason := _reason_against(input, session)) is not None]
-    if reasons and wanted > 1:
-        raise errors.ArgumentError(f"steps_per_dispatch={wanted}: {reasons[0]}; leave steps_per_dispatch out")
+    for input in inputs if wanted > 1 else ():
+        if (reason := _reason_against(input, session)) is not None:
+            raise errors.ArgumentError(f"steps_per_dispatch={wanted}: {reason}; leave steps_per_dispatch out")
     return wanted
 
 

@@ -47,5 +47,5 @@ class Every:
         return self._count - done % self._count if self._unit == "step" else math.inf
 
     def at_epoch(self, event: EndEpochEvent) -> bool:
-        """Return whether an interval of epochs ends with the epoch of the event; a stopped epoch does not count."""
+        """Return whether an interval of epochs ends with this epoch; False for a stopped epoch."""
         return self._unit == "epoch" and event.completed and (event.epoch + 1) % self._count == 0

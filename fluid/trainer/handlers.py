@@ -83,6 +83,7 @@ class Handler:
     trainer: Any = None
     first_process_only = False
     for_members = True
+    _every: Any = None  # the Every of this handler; a device call with several steps ends where its interval ends
     _file_of: PathLike | None = None  # the path of the file that this handler writes; no other handler may write it
     _notified_by: "Dispatcher | None" = None  # the Dispatcher of the last training, set before `begin_train`
 
@@ -227,8 +228,8 @@ class Dispatcher:
         self.in_flight = IN_FLIGHT
         self.waits = Waits()
         self._notified = [handler for handler in self._handlers if not _is_for_another(handler)]
-        declared = [getattr(handler, "_every", None) for handler in self._notified]
-        self._intervals = [every for every in declared if isinstance(every, Every)]
+        # A handler of a user may have another attribute of this name.
+        self._intervals = [h._every for h in self._notified if isinstance(h._every, Every)]
 
     def __call__(self, event: Event) -> None:
         """Deliver one event to all handlers."""

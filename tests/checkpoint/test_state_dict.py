@@ -221,6 +221,15 @@ def test_unwanted_shapes_are_refused_before_data_is_read(tmp_path, session, monk
         fluid.io.read_state_dict(tmp_path / "w.npz")
 
 
+@pytest.mark.parametrize("dtype", ["(1000000000,)f4", "f4,f4", "unknown"])
+def test_forged_dtypes_are_refused(tmp_path, dtype):
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive, archive.open("w.npy", "w") as entry:
+        header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': (1,), }}".encode()
+        entry.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8))
+    with pytest.raises(errors.ParameterFileError, match="no array of numbers"):
+        fluid.io.read_state_dict(tmp_path / "w.npz")
+
+
 def test_pytorch_that_can_run_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.5.1+cpu"))
     (tmp_path / "w.pt").write_bytes(b"\x80\x02}q\x00." * 4)

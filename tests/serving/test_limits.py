@@ -338,7 +338,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 async def flooded(flood, count):
-    """Flood `count` connections, then send one request by another connection.
+    """Send a flood on each of `count` connections, then one request on another connection.
 
     Return the largest number of bytes and of requests in one turn of the event loop before the answer to this request,
     the number of the turns, and the largest number of unparsed bytes.

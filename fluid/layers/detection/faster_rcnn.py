@@ -272,7 +272,7 @@ def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Arra
 
 
 def _count_levels(this: Layer, min_level: int, max_level: int) -> int:
-    """Check the lowest and the highest level of a feature pyramid, and return the number of levels."""
+    """Return the number of levels of a feature pyramid, after a check of its lowest and highest level."""
     lowest = core.whole_number(this.name, "min_level", min_level, least=0)
     return core.whole_number(this.name, "max_level", max_level, least=lowest) - lowest + 1
 

@@ -234,7 +234,7 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
 
 
 def in_parallel(openers: Iterable[Callable[[], Rows]], parallel: int) -> Rows:
-    """Yield the rows of several sources, one source after the other, each read ahead by its own thread."""
+    """Yield the rows of the first source, then of the second one, and so on; threads read several sources ahead."""
     waiting = iter(openers)
     running: deque[Ahead] = deque()
     try:
